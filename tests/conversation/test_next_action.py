@@ -197,7 +197,7 @@ def test_a_journal_folded_at_once_is_what_it_is_event_by_event() -> None:
     def fields(state: Fold) -> dict[str, Any]:
         names = [name for name in Fold.__slots__ if name not in ("_usage", "_uncounted", "open")]
         calls = {
-            call_id: (item.attempt, item.asked, item.arguments)
+            call_id: (item.attempt, item.ask_reason, item.arguments)
             for call_id, item in state.open.items()
         }
         return {

@@ -460,9 +460,9 @@ def test_changed_gives_up_after_its_timeout_and_forgets_the_waiter() -> None:
     with lock:
         for timeout in (0.005, 0, -1):
             lock.wait(timeout)
-            assert lock.held()
+            assert lock.is_held()
         assert not lock._waiting
-    assert not lock.held()
+    assert not lock.is_held()
     lock.acquire()
     lock.release()
     with pytest.raises(RuntimeError):
@@ -572,7 +572,7 @@ def run_with_ctrl_c(line: int) -> tuple[bool, str]:
     place = where[0] if where else ""
     # The next thread can take the lock, and the memory equals the
     # store.
-    if conversation.hosting.journal.changed.held():
+    if conversation.hosting.journal.changed.is_held():
         return True, f"{place} keeps the lock"
     in_time(lambda: conversation.send_message("last"))
     state = in_time(conversation.run)

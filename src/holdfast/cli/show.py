@@ -104,7 +104,7 @@ def _follow(place: Place, shown: _Output, console: Console, signals: Signals) ->
     """Show new events until there is a reason to end; return the exit code for it."""
     fold = shown.fold
     while True:
-        if shown.options.until_rest and fold.status in _RESTS and not fold.asked:
+        if shown.options.until_rest and fold.status in _RESTS and not fold.has_new_message:
             return Exit.FINISHED
         if console.broken or not _has_reader():
             return console.loss
@@ -217,16 +217,16 @@ class _Output:
         console, width, totals = self._console, self._renderer.width, self._totals
         if self.fold.plan:
             console.show([GAP, *drawn(self.fold.plan, width)])
-        waiting = [item for item in self.fold.open.values() if item.asked is not None]
+        waiting = [item for item in self.fold.open.values() if item.ask_reason is not None]
         for item in waiting:
             told = f"waiting for you: {one_line(item.call.id)}"
             if steps := steps_of(item.call):
                 console.show([TextLine("plain", f"{told}, a plan"), *drawn(steps, width)])
                 continue
             console.line(f"{told} {plain_line(item.call.name)} {as_json(item.call.arguments)}")
-            if item.risk and item.asked:
-                risk = "" if item.asked.startswith(item.risk) else f"{item.risk} risk: "
-                console.line(f"  {risk}{plain_line(item.asked)}", "dim")
+            if item.risk and item.ask_reason:
+                risk = "" if item.ask_reason.startswith(item.risk) else f"{item.risk} risk: "
+                console.line(f"  {risk}{plain_line(item.ask_reason)}", "dim")
         questions = [question for item in self.fold.open.values() for question in item.questions]
         for question in questions:
             asker, message = plain_line(question.asker), plain_line(question.message)

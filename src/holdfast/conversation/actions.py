@@ -37,11 +37,11 @@ class RunCalls(msgspec.Struct, frozen=True):
 class CondenseHistory(msgspec.Struct, frozen=True):
     """Shorten the history that the model is shown.
 
-    `asked` holds the instructions of a requested condensation. It is None if the request's
+    `request` holds the instructions of a requested condensation. It is None if the request's
     `tokens` exceed the trigger of the agent's condenser.
     """
 
-    asked: str | None = None
+    request: str | None = None
     tokens: int = 0
 
 
@@ -115,13 +115,13 @@ def next_action(
             output.
     """
     if state.condensing:
-        return CondenseHistory(state.condensation.wanted)
+        return CondenseHistory(state.condensation.request)
     if state.status is not ConversationStatus.RUNNING:
         return _WAIT
     if state.open:
         now = state.turn
-        if lost := tuple([item.call for item in now if item.attempt and not item.runner]):
-            return RecoverCalls(lost)
+        if orphans := tuple([item.call for item in now if item.attempt and not item.runner]):
+            return RecoverCalls(orphans)
         if ready := tuple([item.call for item in now if item.ready]):
             return RunCalls(ready)
         return _CONFIRM if state.waits else _WAIT
@@ -143,11 +143,11 @@ def next_action(
         return _FINISHED
     if (reached := state.run.reached(limits, state.last_time)) is not None:
         return Stop(ConversationStatus.ERROR, limit=reached)
-    if stuck is not None and (found := stuck_signal(state.recent, stuck)) is not None:
+    if stuck is not None and (signal := stuck_signal(state.recent, stuck)) is not None:
         return (
-            Stop(ConversationStatus.STUCK, found.reason)
-            if found.reason
-            else Nudge(found.about, found.text)
+            Stop(ConversationStatus.STUCK, signal.reason)
+            if signal.reason
+            else Nudge(signal.about, signal.text)
         )
     if trigger is not None and (tokens := excess_tokens(state.sizes, trigger)):
         return CondenseHistory(None, tokens)

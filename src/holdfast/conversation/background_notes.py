@@ -27,9 +27,9 @@ class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
             after = journal.after(0 if last is None else last.seq)
         for event in reversed(after):
             if type(event) is ev.NoteRecorded and event.about == ABOUT:
-                found = event.details
-                if found.get("request") == request:
-                    return str(found["responseId"])
+                details = event.details
+                if details.get("request") == request:
+                    return str(details["responseId"])
         return ""
 
     def record_start(self, request: str, response_id: str) -> None:

@@ -95,10 +95,10 @@ class ReservationQueue(ObjectStruct):
         """Wake the first waiter of each budget: there may be room."""
         if self._waiting:
             with self._lock:
-                seen: set[str] = set()
+                roots: set[str] = set()
                 for one in self._waiting:
-                    if one.root not in seen:
-                        seen.add(one.root)
+                    if one.root not in roots:
+                        roots.add(one.root)
                         one.event.set()
 
 
@@ -112,7 +112,7 @@ class Spending(ObjectStruct):
     _above: Spending | None = None  # of the parent, if it is open here
     # settlements to write with the next append; guarded by the journal's lock
     due: list[Settlement] = []
-    held: dict[str, Amount] = {}
+    reservations: dict[str, Amount] = {}
     # the key of the reservation for the next model call, if made ahead of it
     ahead: str | None = None
     # the seq and the model that the reservation ahead was made for
@@ -169,21 +169,24 @@ class Spending(ObjectStruct):
             check_tree("The tree's budget has", llm, self.counts_tokens, self.counts_cost)
             self._max_output = (llm, most_output(llm) or 0)
 
-    def _amount(self, steps: int, read: int, llm: Model) -> Amount:
+    def _amount(self, steps: int, input_tokens: int, llm: Model) -> Amount:
         """Return the most that a call takes. Raises `ConfigurationError` if that is unknown."""
         self._check(llm)
-        written = self._max_output[1]
+        output_tokens = self._max_output[1]
         cost = 0
         if self.counts_cost:
-            usages = Usage(read, written), Usage(read, written, cache_write_tokens=read)
-            known = [price for usage in usages if (price := _price(llm, usage)) is not None]
-            if not known:
+            usages = (
+                Usage(input_tokens, output_tokens),
+                Usage(input_tokens, output_tokens, cache_write_tokens=input_tokens),
+            )
+            prices = [price for usage in usages if (price := _price(llm, usage)) is not None]
+            if not prices:
                 raise ConfigurationError(
                     f"The tree's budget has a cost, but the price of {llm.model!r} is not known;"
                     " use steps or tokens."
                 )
-            cost = max(known)
-        return Amount(steps, read + written, cost)
+            cost = max(prices)
+        return Amount(steps, input_tokens + output_tokens, cost)
 
     def hold(self, amount: Amount, token: Cancellation, going: Callable[[], bool]) -> str | None:
         """Reserve an amount and return the key of the reservation.
@@ -202,7 +205,7 @@ class Spending(ObjectStruct):
                     reservation = self._reservation_of(key, amount)
                     short = self._journal.store.reserve(self._lease(), reservation)
                     if short is None:
-                        self.held[key] = amount
+                        self.reservations[key] = amount
                         return key
                     if not short.wait:
                         raise self._exceeded(short, amount)
@@ -277,14 +280,14 @@ class Spending(ObjectStruct):
         key, amount = self._key(), self.step(llm, draft)
         self._ahead_of = (draft[-1].seq, llm)
         # set before the append: an aborted append may have been written
-        self.held[key] = amount
+        self.reservations[key] = amount
         self.ahead = key
         return self._reservation_of(key, amount)
 
-    def confirm_ahead(self, held: bool) -> None:
-        """Drop the reservation ahead unless the store `held` it. Holds the journal's lock."""
-        if not held and self.ahead is not None:
-            self.held.pop(self.ahead, None)
+    def confirm_ahead(self, accepted: bool) -> None:
+        """Drop the reservation ahead unless the store `accepted` it. Holds the journal's lock."""
+        if not accepted and self.ahead is not None:
+            self.reservations.pop(self.ahead, None)
             self.ahead = None
 
     def give_back(self) -> None:
@@ -316,8 +319,13 @@ class Spending(ObjectStruct):
         with journal.changed:
             seq, ahead = journal.fold.last_seq, self.ahead
             same = ahead is not None and self._ahead_of == (seq, llm)
-            amount = self.held[ahead] if ahead is not None and same else self.step(llm)
-            if ahead is not None and _covers(self.held[ahead], amount) and going() and not token:
+            amount = self.reservations[ahead] if ahead is not None and same else self.step(llm)
+            if (
+                ahead is not None
+                and _covers(self.reservations[ahead], amount)
+                and going()
+                and not token
+            ):
                 self.ahead = None
                 return ahead
         key = self.hold(amount, token, going)
@@ -331,7 +339,9 @@ class Spending(ObjectStruct):
         answer = self._settle_failure(key, ask)
         with self._journal.changed:
             self.due.append(
-                Settlement(key, self._spent(self.held[key], answer.usage, answer.cost, llm))
+                Settlement(
+                    key, self._used_amount(self.reservations[key], answer.usage, answer.cost, llm)
+                )
             )
         return answer
 
@@ -353,18 +363,20 @@ class Spending(ObjectStruct):
     def settle(self, key: str, amount: Amount | None = None) -> None:
         """Settle a reservation now; `amount` None counts the whole reservation as spent."""
         self._journal.store.settle([Settlement(key, amount)])
-        self.held.pop(key, None)
+        self.reservations.pop(key, None)
         self.line.wake()
 
-    def _spent(self, held: Amount, usage: Usage, cost: float | None, llm: Model) -> Amount:
-        """Return the amount that a call took; `held` if the provider gives no usable number."""
+    def _used_amount(
+        self, reserved: Amount, usage: Usage, cost: float | None, llm: Model
+    ) -> Amount:
+        """Return the amount that a call took; `reserved` if the provider gives no usable number."""
         counted = token_count(usage)
         if not counted:
-            return held
-        spent = _billionths(cost)
-        if spent is None and self.counts_cost:
-            spent = _price(llm, usage)
-        return Amount(held.steps, counted, held.cost if spent is None else spent)
+            return reserved
+        billionths = _billionths(cost)
+        if billionths is None and self.counts_cost:
+            billionths = _price(llm, usage)
+        return Amount(reserved.steps, counted, reserved.cost if billionths is None else billionths)
 
     def settlements(self, draft: Sequence[Any]) -> list[Settlement]:
         """Return the settlements to write with these events. Holds the journal's lock.
@@ -372,11 +384,11 @@ class Spending(ObjectStruct):
         They are those that are due, and the usage of model calls that nobody reserved, such as
         an analyzer's or a condenser's own.
         """
-        found = list(self.due)
+        settlements = list(self.due)
         for event in draft:
             if type(event) in _USAGE_EVENTS and (extra := self._unreserved(event)) is not None:
-                found.append(Settlement("", extra, self._roots))
-        return found
+                settlements.append(Settlement("", extra, self._roots))
+        return settlements
 
     def _unreserved(self, event: Any) -> Amount | None:
         counted, cost = token_count(event.usage), _billionths(event.cost) or 0
@@ -387,15 +399,15 @@ class Spending(ObjectStruct):
             return None
         if type(event) is not ev.HistoryCondensed and about != CONDENSATION_NOTE:
             return Amount(0, counted, cost)
-        known, self._settled_ahead = self._settled_ahead, Amount()
-        return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
+        settled, self._settled_ahead = self._settled_ahead, Amount()
+        return Amount(0, max(0, counted - settled.tokens), max(0, cost - settled.cost))
 
     def confirm_written(self, settled: Sequence[Settlement]) -> None:
         """Forget settlements that the store has. Holds the lock of the journal."""
         if settled:
             self.due.clear()
             for one in settled:
-                self.held.pop(one.key, None)
+                self.reservations.pop(one.key, None)
             self.line.wake()
 
     # --- model calls beside the loop ---
@@ -404,33 +416,35 @@ class Spending(ObjectStruct):
         """Count a condensation's model calls anew: one that left nothing out wrote no event."""
         self._settled_ahead = Amount()
 
-    def beside(self, read: int, llm: Model) -> Amount:
-        """Return the most that a model call beside the steps takes, with a request of `read`
-        tokens. Raises `ConfigurationError` if that is unknown."""
-        return self._amount(0, read, llm)
+    def beside(self, input_tokens: int, llm: Model) -> Amount:
+        """Return the most that a model call beside the steps takes, by the tokens of its request.
+        Raises `ConfigurationError` if that is unknown."""
+        return self._amount(0, input_tokens, llm)
 
     def ask_beside(
         self,
-        read: int,
+        input_tokens: int,
         llm: Model,
         token: Cancellation,
         ask: Callable[[], Completion],
         in_condensation: bool,
     ) -> Completion:
-        """Make a model call that is not a step, with a request of `read` tokens. `in_condensation`
-        says that an event of the condensation will carry the usage, too. Raises `LimitExceeded`,
-        `Cancelled`."""
-        key = self.hold(self._amount(0, read, llm), token, lambda: True)
+        """Make a model call that is not a step. `input_tokens` are those of its request.
+        `in_condensation` says that an event of the condensation will carry the usage, too. Raises
+        `LimitExceeded`, `Cancelled`."""
+        key = self.hold(self._amount(0, input_tokens, llm), token, lambda: True)
         if key is None:
             raise Cancelled(
                 "The model call was cancelled while it waited for room in the budget of its tree."
             )
         answer = self._settle_failure(key, ask)
-        spent = self._spent(self.held[key], answer.usage, answer.cost, llm)
-        self.settle(key, spent)
+        amount = self._used_amount(self.reservations[key], answer.usage, answer.cost, llm)
+        self.settle(key, amount)
         if in_condensation:
-            known = self._settled_ahead
-            self._settled_ahead = Amount(0, known.tokens + spent.tokens, known.cost + spent.cost)
+            earlier = self._settled_ahead
+            self._settled_ahead = Amount(
+                0, earlier.tokens + amount.tokens, earlier.cost + amount.cost
+            )
         return answer
 
 
@@ -439,8 +453,12 @@ def of_tree(event: ev.ErrorRecorded) -> bool:
     return str(event.details.get("source", "")).startswith(_TREE_SOURCE)
 
 
-def _covers(held: Amount, amount: Amount) -> bool:
-    return held.steps >= amount.steps and held.tokens >= amount.tokens and held.cost >= amount.cost
+def _covers(reserved: Amount, amount: Amount) -> bool:
+    return (
+        reserved.steps >= amount.steps
+        and reserved.tokens >= amount.tokens
+        and reserved.cost >= amount.cost
+    )
 
 
 def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
@@ -448,8 +466,8 @@ def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
     if cost is not None and not 0 <= cost < math.inf:
         cost = None
     if min(usage.input_tokens, usage.output_tokens) < 0:
-        read, written = max(0, usage.input_tokens), max(0, usage.output_tokens)
-        usage = replace(usage, input_tokens=read, output_tokens=written)
+        input_tokens, output_tokens = max(0, usage.input_tokens), max(0, usage.output_tokens)
+        usage = replace(usage, input_tokens=input_tokens, output_tokens=output_tokens)
     return usage, cost
 
 
@@ -496,8 +514,8 @@ def spending_of(journal: Journal, limits: Limits | None, above: Spending | None)
     others = tuple([budget for budget in lease.budgets if budget.root != journal.id])
     others = others if above is None else above.budgets
     mine = () if own is None else (own,)
-    found = tuple([budget for budget in mine + others if budget != Budget(budget.root)])
-    if not found:
+    budgets = tuple([budget for budget in mine + others if budget != Budget(budget.root)])
+    if not budgets:
         return None
     line = ReservationQueue() if above is None else above.line
-    return Spending(journal, own, found, line, above)
+    return Spending(journal, own, budgets, line, above)

@@ -80,7 +80,7 @@ class _Batch(ObjectStruct):
     """Calls that run side by side: those that have not begun, and the helper threads."""
 
     queue: deque[ToolCall]
-    known: set[str]  # the ids of all its calls
+    ids: set[str]  # the ids of all its calls
     _start: Callable[[int], threading.Thread]
     _max_helpers: int  # besides the driving thread
     parent: str  # the call whose script made the calls, "" for calls of the answer
@@ -96,15 +96,15 @@ class _Batch(ObjectStruct):
 
     def admit(self, ready: Iterable[ToolCall]) -> None:
         """Queue calls that the batch does not have yet, and start threads for them."""
-        new = [call for call in ready if call.id not in self.known]
-        self.known.update([call.id for call in new])
+        new = [call for call in ready if call.id not in self.ids]
+        self.ids.update([call.id for call in new])
         self.queue.extend(new)
         self.hire(len(new))
 
-    def hire(self, wanted: int) -> None:
-        """Start up to `wanted` more helper threads."""
+    def hire(self, count: int) -> None:
+        """Start up to `count` more helper threads."""
         self.helpers = [helper for helper in self.helpers if helper.is_alive()]
-        for _ in range(wanted):
+        for _ in range(count):
             if len(self.helpers) >= self._max_helpers:
                 return
             self._helper_count += 1
@@ -245,7 +245,7 @@ class Calls(ObjectStruct):
                 item = journal.fold.open.get(call.id)
                 if not self._context.may_ask or token:
                     return False
-                waits = item is None or item.asked is not None or item.offered
+                waits = item is None or item.ask_reason is not None or item.offered
                 if item is None or waits or item.attempt >= attempt:
                     return True  # answered meanwhile, or already part of a batch
                 call, edited = item.effective, item.arguments is not None
@@ -273,7 +273,7 @@ class Calls(ObjectStruct):
                     key, tools = f"{journal.id}:{call.id}", self._context.agent.tools
                     work = partial(undo.watch, call, key, tools, self._context.runtime, work)
                 observed = journal.observed
-                result = work() if observed is None else observed.called(call.id, work)
+                result = work() if observed is None else observed.run_call(call.id, work)
         except (ConversationClosed, StoreError, WrongProcess):
             raise
         except CallParked as parked:
@@ -346,23 +346,23 @@ class Calls(ObjectStruct):
         A large output is trimmed, and the store keeps the whole. A result that cannot be written
         becomes an error of the call.
         """
-        kept: list[bytes] = []
+        blobs: list[bytes] = []
         if self._journal.secrets is not None:  # the store keeps the whole of it, too
             result = self._journal.secrets.mask_result(result)
         try:
             if not is_output(call.name, result):
-                result, kept = trim_result(result, self._context.agent.output_limit)
+                result, blobs = trim_result(result, self._context.agent.output_limit)
             self._journal.add(
                 ev.ToolCallFinished, call_id=call.id, result=result, duration=duration
             )
         except (UnreadableEvent, TypeError, ValueError) as error:
             # a value that is not JSON cannot even be measured
-            kept = []
+            blobs = []
             problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
             text = UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
             result = ToolResult.failure(text)
             self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result)
-        for data in kept:
+        for data in blobs:
             self._journal.keep(data, self._journal.next_seq - 1)
         if HOOK in result.meta:
             journal_failed_hook(self._journal, result)
@@ -373,7 +373,7 @@ class Calls(ObjectStruct):
         self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict], clients: Collection[str]
     ) -> dict[int, ToolResult]:
         """Return immediate refusals of calls of the tools `clients` by index. Runs user code."""
-        found = dict[int, ToolResult]()
+        refusals = dict[int, ToolResult]()
         if clients:
             for index, call in enumerate(calls):
                 if call.name in clients and not (verdicts and verdicts[index].decision == "deny"):
@@ -381,8 +381,8 @@ class Calls(ObjectStruct):
                         call, self.context(call, 1, self._context.token), self._hooks
                     )
                     if result is not None:
-                        found[index] = result
-        return found
+                        refusals[index] = result
+        return refusals
 
     def client_result(self, item: OpenCall, result: ToolResult) -> ToolResult:
         """Return a client's result after hooks, as the model is shown it. Runs user code."""
@@ -471,17 +471,17 @@ class Calls(ObjectStruct):
         if tool.reconcile is None:
             return _unknown()
         try:
-            found = tool.reconcile(call, self.context(call, attempt, token))
+            outcome = tool.reconcile(call, self.context(call, attempt, token))
             # a bool looks like "it happened" or not, but would be taken for the result
-            if isinstance(found, bool):
+            if isinstance(outcome, bool):
                 raise TypeError(
-                    f"reconcile returned {found}; it must return the call's result, or None if the"
-                    " call did not happen"
+                    f"reconcile returned {outcome}; it must return the call's result, or None if"
+                    " the call did not happen"
                 )
-            if found is None:
+            if outcome is None:
                 return None
             return self._context.agent.tools.finish(
-                call, as_result(tool.name, found), self.context(call, attempt, token), self._hooks
+                call, as_result(tool.name, outcome), self.context(call, attempt, token), self._hooks
             )
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
@@ -556,5 +556,5 @@ class Calls(ObjectStruct):
                 if secrets is None:
                     _log.exception("cleaning up after conversation %s", self._journal.id)
                 else:  # a traceback may have a value
-                    shown = secrets.mask(f"{type(error).__name__}: {error}")
-                    _log.error("cleaning up after conversation %s: %s", self._journal.id, shown)
+                    text = secrets.mask(f"{type(error).__name__}: {error}")
+                    _log.error("cleaning up after conversation %s: %s", self._journal.id, text)

@@ -45,7 +45,7 @@ class ConversationOrigin(msgspec.Struct, frozen=True):
     `on_wait` is called with a line when a child of the conversation waits for the user.
     """
 
-    known: tuple[list[AnyEvent], Fold] | None = None
+    history: tuple[list[AnyEvent], Fold] | None = None
     spawned_by: str = ""
     family: Children | None = None
     on_wait: Callable[[str], object] | None = None
@@ -101,9 +101,9 @@ class Children(ObjectStruct):
                 id = self._derived_id(context.call_id, context.attempt, name)
             else:
                 id = id_beside(self.journal.id, id)
-            known = self._open.get(id)
-            if known is not None and known.conversation.status is not ConversationStatus.CLOSED:
-                child = known.conversation
+            entry = self._open.get(id)
+            if entry is not None and entry.conversation.status is not ConversationStatus.CLOSED:
+                child = entry.conversation
             else:
                 if (spending := self.journal.spending) is not None:
                     counts = spending.counts_tokens, spending.counts_cost
@@ -168,16 +168,16 @@ class Children(ObjectStruct):
             secrets=None if journal.secrets is None else journal.secrets.limited(secrets),
             _origin=ConversationOrigin(None, key, self, on_wait),
         )
-        begun = bool(child.hosting.journal.fold.last_seq)
-        listed = journal.store.list([id]) if begun else []
+        has_events = bool(child.hosting.journal.fold.last_seq)
+        listed = journal.store.list([id]) if has_events else []
         if listed and listed[0].spawner == journal.id:
             return child
         reserved = isinstance(journal.store, ReservingStore) and journal.store.recorded(id)
-        if begun or reserved:
+        if has_events or reserved:
             spawned_by = listed[0].spawned_by if listed else ""
-            whose = f"spawned by call {spawned_by!r}" if spawned_by else "not spawned by a call"
+            origin = f"spawned by call {spawned_by!r}" if spawned_by else "not spawned by a call"
             raise ConfigurationError(
-                f"spawn: conversation {id!r} exists, and was {whose}; {journal.id!r} needs another"
+                f"spawn: conversation {id!r} exists, and was {origin}; {journal.id!r} needs another"
                 " id for its child."
             )
         return child
@@ -225,12 +225,12 @@ class Children(ObjectStruct):
 
     def closed(self, id: str, child: Hosting) -> None:
         with self._lock:
-            found = self._open.get(id)
-            if found is None or found.conversation.hosting is not child:
+            entry = self._open.get(id)
+            if entry is None or entry.conversation.hosting is not child:
                 return
             del self._open[id]
-        if found.forget is not None:
-            found.forget()
+        if entry.forget is not None:
+            entry.forget()
 
     @property
     def busy(self) -> bool:
@@ -240,10 +240,10 @@ class Children(ObjectStruct):
 
 def runtime_of(agent: Agent) -> object | None:
     """Return the runtime that the agent's tools share; None if they use none, or several."""
-    found = None
+    runtime = None
     for tool in agent.tools.list_tools():
-        if tool.runtime is not None and tool.runtime is not found:
-            if found is not None:
+        if tool.runtime is not None and tool.runtime is not runtime:
+            if runtime is not None:
                 return None
-            found = tool.runtime
-    return found
+            runtime = tool.runtime
+    return runtime

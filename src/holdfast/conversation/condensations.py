@@ -43,26 +43,26 @@ class Condensations(ObjectStruct):
         agent = self._context.agent
         self.trigger = None if agent.condenser is None else trigger_of(agent)
 
-    def condense(self, asked: str | None, tokens: int) -> None:
+    def condense(self, request: str | None, tokens: int) -> None:
         """Write one `HistoryCondensed`, also if nothing can be left out; otherwise `next_action`
         would ask for it again.
 
         Args:
-            asked: The instructions of a requested condensation; None if the request is too long.
+            request: The instructions of a requested condensation; None if the request is too long.
             tokens: The tokens of that request.
         """
         with self._context.journal.changed:
             token = self._context.token
         reason = ContextTooLong(
             "A condensation of the conversation was requested."
-            if asked is not None
+            if request is not None
             else f"The request has {tokens:,} tokens; it is condensed from {self.trigger:,} on."
         )
         calls: list[ModelSpending] = []
-        failed = self._attempt(reason, token, asked, calls)
+        failed = self._attempt(reason, token, request, calls)
         if failed and not token:
             with self._context.journal as journal:
-                if asked is None or journal.fold.condensation.wanted is not None:
+                if request is None or journal.fold.condensation.request is not None:
                     journal.condense((), "", failed=failed, **_fields(calls))
                     calls = []
         self._note(calls)
@@ -83,13 +83,13 @@ class Condensations(ObjectStruct):
         self,
         reason: ContextTooLong,
         token: Cancellation,
-        asked: str | None,
+        request: str | None,
         calls: list[ModelSpending],
     ) -> str:
         """Have the condenser leave something out; return "" if it did, else the reason why not.
         `calls` receives the model calls that no event has yet."""
         try:
-            return self._shorten(reason, token, asked, calls)
+            return self._shorten(reason, token, request, calls)
         except (ConversationClosed, StoreError):
             raise
         except Exception as error:  # of the condenser, or of its result
@@ -101,42 +101,45 @@ class Condensations(ObjectStruct):
         self,
         reason: ContextTooLong,
         token: Cancellation,
-        asked: str | None,
+        request: str | None,
         calls: list[ModelSpending],
     ) -> str:
         context, journal = self._context, self._context.journal
         condenser = context.agent.condenser
         if condenser is None:
             return "the agent has no condenser"
-        refusal, instructions = self._hooks.before_condensation(str(reason), asked or "", token)
+        refusal, instructions = self._hooks.before_condensation(str(reason), request or "", token)
         if refusal:
             return refusal
         with journal.changed:
             work = self._work(reason, token, instructions, calls)
             based_on = journal.fold.last_seq
         answer = partial(ask, condenser, work)
-        found = answer() if journal.observed is None else journal.observed.condensed(answer)
-        if found is None:
+        condensation = answer() if journal.observed is None else journal.observed.condense(answer)
+        if condensation is None:
             return "nothing can be left out"
         with journal.changed:
-            if not self._is_valid(found, work):
+            if not self._is_valid(condensation, work):
                 problem = "the condenser named no messages or answers that are still shown"
                 journal.log(problem, logging.ERROR)
                 return "the condenser named nothing that is still shown"
-            compaction = found.compaction and ev.Compaction(
-                found.compaction.native, based_on, found.compaction.wire, found.compaction.host
+            compaction = condensation.compaction and ev.Compaction(
+                condensation.compaction.native,
+                based_on,
+                condensation.compaction.wire,
+                condensation.compaction.host,
             )
             lent = list(calls)
-            calls[:] = _spent(found, lent)
+            calls[:] = _model_calls(condensation, lent)
             try:
                 with journal:
-                    wanted = asked is None or journal.fold.condensation.wanted is not None
-                    if wanted and not (token or context.closing):
+                    is_due = request is None or journal.fold.condensation.request is not None
+                    if is_due and not (token or context.closing):
                         journal.condense(
-                            sorted(found.hidden),
-                            found.summary,
-                            found.replaced,
-                            trimmed=found.trimmed,
+                            sorted(condensation.hidden),
+                            condensation.summary,
+                            condensation.replaced,
+                            trimmed=condensation.trimmed,
                             compaction=compaction,
                             **_fields(calls),
                         )
@@ -188,22 +191,22 @@ class Condensations(ObjectStruct):
             lambda llm: LentModel(llm, journal, calls, False),
         )
 
-    def _is_valid(self, found: Condensed, work: CondenserInput) -> bool:
+    def _is_valid(self, condensation: Condensed, work: CondenserInput) -> bool:
         """Return True if something shown is hidden or compacted, and nothing hidden that never was
         shown. Needs the lock."""
-        shown = {piece.seq for piece in work.pieces if not piece.summary}
-        hidden = set(found.hidden)
+        visible = {piece.seq for piece in work.pieces if not piece.summary}
+        hidden = set(condensation.hidden)
         calls = {call.id for piece in work.pieces for call, _ in piece.results}
-        made = found.compaction
-        if made is not None and not holds_compaction(made.native):
+        compaction = condensation.compaction
+        if compaction is not None and not holds_compaction(compaction.native):
             return False
         if (
-            not (hidden & shown or found.trimmed or made is not None)
-            or not calls.issuperset(found.trimmed)
-            or any(kept < 0 for kept in found.trimmed.values())
+            not (hidden & visible or condensation.trimmed or compaction is not None)
+            or not calls.issuperset(condensation.trimmed)
+            or any(size < 0 for size in condensation.trimmed.values())
         ):
             return False
-        rest = hidden - shown - {piece.seq for piece in work.summaries}
+        rest = hidden - visible - {piece.seq for piece in work.summaries}
         if rest:  # reading all events is the dearest check, so it comes last
             rest -= {
                 seq
@@ -214,12 +217,12 @@ class Condensations(ObjectStruct):
         return not rest
 
 
-def _spent(found: Condensed, lent: Sequence[ModelSpending]) -> list[ModelSpending]:
+def _model_calls(condensation: Condensed, lent: Sequence[ModelSpending]) -> list[ModelSpending]:
     """Return the model calls of a condensation: those that the condenser names, or those of the
     models that it was lent if these are more."""
-    named = ModelSpending(found.usage, found.cost, found.model)
+    reported = ModelSpending(condensation.usage, condensation.cost, condensation.model)
     counted = sum(token_count(one.usage) for one in lent)
-    return [named] if token_count(named.usage) >= counted else list(lent)
+    return [reported] if token_count(reported.usage) >= counted else list(lent)
 
 
 def _sum(calls: Sequence[ModelSpending]) -> ModelSpending:

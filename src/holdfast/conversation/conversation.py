@@ -27,7 +27,7 @@ from holdfast.conversation.outputs import blobs_of, no_output
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, fold
 from holdfast.conversation.stream import EventStream
-from holdfast.conversation.titling import written
+from holdfast.conversation.titling import generate_title
 from holdfast.errors import (
     ConfigurationError,
     Conflict,
@@ -220,7 +220,7 @@ class Conversation(ConversationInterface):
             self.store,
             id,
             **{**inherited, **options},
-            _origin=ConversationOrigin(known=([*events, *answers], state)),
+            _origin=ConversationOrigin(history=([*events, *answers], state)),
         )
         try:
             # In one transaction: a fork with open calls must not exist even briefly, since another
@@ -343,10 +343,10 @@ class Conversation(ConversationInterface):
     def get_output(self, call_id: str) -> ToolResult:
         """Return the whole result of a call, even if the journal holds only its beginning and
         end. Raises `NotFound` if the call has no result."""
-        found = self._hosting.journal.output(call_id)
-        if found is None:
+        result = self._hosting.journal.output(call_id)
+        if result is None:
             raise no_output(call_id)
-        return found
+        return result
 
     def __repr__(self) -> str:
         return (
@@ -370,9 +370,9 @@ class Conversation(ConversationInterface):
         content = checked_content(content_of(message))
         if sender != "user":
             cmd.check_sender("send_message", sender)
-        sent = self._hosting.execute(cmd.Send(content, sender=sender))
-        assert sent is not None
-        return sent
+        event = self._hosting.execute(cmd.Send(content, sender=sender))
+        assert event is not None
+        return event
 
     def start_thread(self) -> None:
         """Drive the loop on its own thread until `close`. Continues an unfinished run.
@@ -432,18 +432,18 @@ class Conversation(ConversationInterface):
         if titler is not None:
             check_titler("write_title: titler", titler)
         context = self._hosting.context
-        title, by = written(context, titler or self.agent.title or context.agent.llm)
+        title, by = generate_title(context, titler or self.agent.title or context.agent.llm)
         self._hosting.execute(cmd.Label(title, by=by))
         return title
 
     def _command(self, name: str, **fields: Any) -> None:
         hosting, executor = self._hosting, self._hosting.executor
-        given: dict[str, Any] = {key: one for key, one in fields.items() if one is not None}
+        arguments: dict[str, Any] = {key: one for key, one in fields.items() if one is not None}
         match name:
             case "interrupt":
                 hosting.interrupt()
             case "condense":
-                self._condense(**given)
+                self._condense(**arguments)
             case "approve" | "reject" if fields["call_id"] is None:
                 hosting.open()
                 executor.decide_all(name == "approve", fields["by"], fields["reason"])
@@ -452,13 +452,13 @@ class Conversation(ConversationInterface):
                 if fields["arguments_hash"] is None:
                     with hosting.journal.changed:
                         [waiting] = executor.pending(fields["call_id"])
-                    given["arguments_hash"] = waiting.arguments_hash
-                executor.execute(cmd.Approve(**given))
+                    arguments["arguments_hash"] = waiting.arguments_hash
+                executor.execute(cmd.Approve(**arguments))
             case "answer":
-                given["values"] = fields["values"]  # None declines
-                hosting.execute(cmd.Answer(**given))
+                arguments["values"] = fields["values"]  # None declines
+                hosting.execute(cmd.Answer(**arguments))
             case "reject":
-                hosting.execute(cmd.Reject(**given))
+                hosting.execute(cmd.Reject(**arguments))
             case "schedule" | "cancelTimer" | "label":
                 hosting.execute(fields["command"])
             case _:

@@ -521,7 +521,7 @@ def has_ended(child: Conversation) -> bool:
         return True
     with hosting.journal.changed:
         fold = hosting.journal.fold
-        ended = hosting.resting and effective_status(fold) in ENDED and not fold.asked
+        ended = hosting.resting and effective_status(fold) in ENDED and not fold.has_new_message
         rests = ended or hosting.context.failure is not None
     return rests and not hosting.delegates_busy
 

@@ -77,16 +77,16 @@ class CommandExecutor(ObjectStruct):
         arguments do not fit, `ConversationClosed`.
         """
         prepared = self._prepare_detailed(command)
-        effect = sent = None
+        effect = event = None
         with self._context.journal:
             self._context.check_open()
             if isinstance(prepared, HookedMessage):
-                sent = self._send(prepared)
+                event = self._send(prepared)
             else:
                 effect = self.apply(prepared)
         if effect is not None:
             effect()
-        return sent
+        return event
 
     def _prepare_detailed(self, command: cmd.Command) -> Prepared:
         """Prepare a command; journal a hook's denial of it."""
@@ -176,8 +176,8 @@ class CommandExecutor(ObjectStruct):
                 return self._decide(self.pending(call_id), False, by, reason)
             case cmd.Answer(question_id, values, reason, by):
                 # `prepare` has replaced True by the form's defaults
-                given = values if isinstance(values, dict) else None
-                return calls.questions.answer(question_id, given, clean(by), clean(reason))
+                form_values = values if isinstance(values, dict) else None
+                return calls.questions.answer(question_id, form_values, clean(by), clean(reason))
             case cmd.Claim(call_id, runner):
                 self._claim(call_id, runner)
             case cmd.Return(call_id, runner, result, duration):
@@ -185,9 +185,9 @@ class CommandExecutor(ObjectStruct):
             case cmd.Settle(call_id, reason, kind, runner):
                 item = self._offered(call_id)
                 if runner is not None and runner != item.runner:
-                    whose = f"was claimed by {item.runner!r}" if item.runner else "is not claimed"
+                    claim = f"was claimed by {item.runner!r}" if item.runner else "is not claimed"
                     raise Conflict(
-                        f"Call {call_id!r} {whose}, so it cannot be settled for"
+                        f"Call {call_id!r} {claim}, so it cannot be settled for"
                         f" {runner or 'none'!r}."
                     )
                 calls.write_settled(item, clean(reason), kind)
@@ -245,10 +245,10 @@ class CommandExecutor(ObjectStruct):
     def pending(self, call_id: str | None) -> list[ToolCall]:
         """Return the calls that wait, or that one alone. Needs the lock. Raises `NotPending`."""
         open_calls = self._context.journal.fold.open.values()
-        waiting = [item.call for item in open_calls if item.asked is not None]
-        found = [call for call in waiting if call_id is None or call.id == call_id]
-        if found:
-            return found
+        waiting = [item.call for item in open_calls if item.ask_reason is not None]
+        calls = [call for call in waiting if call_id is None or call.id == call_id]
+        if calls:
+            return calls
         if call_id is None:
             raise NotPending("No call waits for a decision.")
         others = ", ".join(call.id for call in waiting)
@@ -259,16 +259,16 @@ class CommandExecutor(ObjectStruct):
 
     def _send(self, message: HookedMessage) -> ev.MessageAdded:
         journal = self._context.journal
-        sent = message.write(journal)
+        event = message.write(journal)
         if self._loop.drives and journal.fold.status in AT_REST:
             journal.add(ev.StatusChanged, status=RUNNING.value)
-        return sent
+        return event
 
     def begin(self, resume: bool) -> None:
         """Set a conversation with work to RUNNING; `resume`: also a paused or failed one."""
         self._context.check_open()
         journal = self._context.journal
-        if journal.fold.asked:
+        if journal.fold.has_new_message:
             journal.add(ev.StatusChanged, status=RUNNING.value)
         elif resume:
             self._resume()
@@ -368,9 +368,11 @@ class CommandExecutor(ObjectStruct):
         if journal.fold.status is WAITING:
             # leave this status if a call, or the model, can proceed after these decisions
             decided = {call.id for call in calls}
-            left = [item for id, item in journal.fold.open.items() if approved or id not in decided]
-            now = turn(left)
-            if not now or any(item.asked is None or item.call.id in decided for item in now):
+            remaining = [
+                item for id, item in journal.fold.open.items() if approved or id not in decided
+            ]
+            now = turn(remaining)
+            if not now or any(item.ask_reason is None or item.call.id in decided for item in now):
                 journal.add(ev.StatusChanged, status=RUNNING.value)
         return self._calls.admit
 
@@ -385,7 +387,7 @@ class CommandExecutor(ObjectStruct):
                 f"of {item.call.name!r} is not open to clients: the conversation's own process runs"
                 " it."
             )
-        elif item.asked is not None:
+        elif item.ask_reason is not None:
             problem = "is not open to clients yet: it waits for a decision."
         else:
             return item
@@ -394,9 +396,9 @@ class CommandExecutor(ObjectStruct):
     def _claimed(self, call_id: str, runner: str) -> OpenCall:
         item = self._offered(call_id)
         if not runner or item.runner != runner:
-            whose = f"was claimed by {item.runner!r}" if item.runner else "was not claimed"
+            claim = f"was claimed by {item.runner!r}" if item.runner else "was not claimed"
             raise Conflict(
-                f"Call {call_id!r} {whose}; {runner!r} must claim it before it returns a result."
+                f"Call {call_id!r} {claim}; {runner!r} must claim it before it returns a result."
             )
         return item
 

@@ -72,8 +72,9 @@ class Reducer(msgspec.Struct, frozen=True):
         return {theirs: getattr(self, ours) for ours, theirs in self.stored.items()}
 
     @classmethod
-    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> Self:
-        """Return the facts at a checkpoint. `read(seq)` reads one event, which may be damaged."""
+    def restore(cls, checkpoint: ev.Checkpoint, read_event: ReadEvent) -> Self:
+        """Return the facts at a checkpoint. `read_event` returns the event of a seq, which may be
+        damaged."""
         return cls(**{ours: getattr(checkpoint, theirs) for ours, theirs in cls.stored.items()})
 
 
@@ -81,20 +82,20 @@ class RunCounters(Reducer, frozen=True):
     """The counters of a run, which its limits bound; the next one counts from zero, even after a
     pause.
 
-    `since` is the start of its current work. `spent` are the seconds of work before a pause or a
+    `since` is the start of its current work. `seconds` are those of work before a pause or a
     wait for a decision. `cost` is in US dollars, of the calls with a known price.
     """
 
     events = (ev.StatusChanged,)
     stored = {
         "since": "run_since",
-        "spent": "run_spent",
+        "seconds": "run_spent",
         "steps": "run_steps",
         "tokens": "run_tokens",
         "cost": "run_cost",
     }
     since: datetime | None = None
-    spent: float = 0.0
+    seconds: float = 0.0
     steps: int = 0
     tokens: int = 0
     cost: float = 0.0
@@ -107,14 +108,14 @@ class RunCounters(Reducer, frozen=True):
             return self if since is self.since else replace(self, since=since)
         if self.since is None or event.status not in STATUSES:
             return self
-        spent = self.spent + (event.timestamp - self.since).total_seconds()
-        return replace(self, since=None, spent=spent)
+        seconds = self.seconds + (event.timestamp - self.since).total_seconds()
+        return replace(self, since=None, seconds=seconds)
 
     def add(self, usage: Usage, cost: float | None, steps: int = 0) -> RunCounters:
         """Return the counters after a model call, which may be a step."""
         tokens = self.tokens + usage.input_tokens + usage.output_tokens
         return RunCounters(
-            self.since, self.spent, self.steps + steps, tokens, self.cost + (cost or 0.0)
+            self.since, self.seconds, self.steps + steps, tokens, self.cost + (cost or 0.0)
         )
 
     def reached(self, limits: Limits, now: datetime | None) -> tuple[str, float, float] | None:
@@ -126,9 +127,9 @@ class RunCounters(Reducer, frozen=True):
         if limits.cost is not None and self.cost >= limits.cost:
             return "cost", self.cost, limits.cost
         if limits.seconds is not None and self.since is not None and now is not None:
-            spent = self.spent + (now - self.since).total_seconds()
-            if spent >= limits.seconds:
-                return "seconds", spent, limits.seconds
+            seconds = self.seconds + (now - self.since).total_seconds()
+            if seconds >= limits.seconds:
+                return "seconds", seconds, limits.seconds
         return None
 
 
@@ -189,11 +190,11 @@ class OutputFacts(Reducer, frozen=True):
         return TEXT_INSTEAD
 
     @classmethod
-    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> OutputFacts:
-        found = super().restore(checkpoint, read)
-        if found.seq and isinstance(event := read(found.seq), ev.ToolCallFinished):
-            return replace(found, value=event.result.structured_content)
-        return found
+    def restore(cls, checkpoint: ev.Checkpoint, read_event: ReadEvent) -> OutputFacts:
+        facts = super().restore(checkpoint, read_event)
+        if facts.seq and isinstance(event := read_event(facts.seq), ev.ToolCallFinished):
+            return replace(facts, value=event.result.structured_content)
+        return facts
 
 
 class PlanFacts(Reducer, frozen=True):
@@ -216,12 +217,12 @@ class PlanFacts(Reducer, frozen=True):
         if type(event) is ev.HistoryCondensed:
             plan = planning.after_condensation(self.plan, event)
             return self if plan is self.plan else PlanFacts(plan, self.heard_seq)
-        heard = (
+        from_outside = (
             event.sender != "holdfast"
             if type(event) is ev.MessageAdded
             else isinstance(damage.stand_in(event), ev.MessageAdded)
         )
-        return PlanFacts(planning.after_message(self.plan), event.seq) if heard else self
+        return PlanFacts(planning.after_message(self.plan), event.seq) if from_outside else self
 
 
 class HandoffFacts(Reducer, frozen=True):
@@ -320,20 +321,20 @@ class BlankAnswers(Reducer, frozen=True):
 class CondensationFacts(Reducer, frozen=True):
     """The events that are left out, and the condensation that is still to come.
 
-    `condensed` is the seq up to which a model is shown a summary alone. `wanted` are the
+    `condensed` is the seq up to which a model is shown a summary alone. `request` holds the
     instructions of a requested condensation, None without a request.
     """
 
     events = (ev.HistoryCondensed,)
     condensed: int = 0
-    wanted: str | None = None
+    request: str | None = None
 
     def feed(self, event: Any, fold: Fold) -> CondensationFacts:
         until = 0 if event.so_far is None else event.so_far.seq
         return CondensationFacts(max(self.condensed, until), event.request)
 
     @classmethod
-    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> CondensationFacts:
+    def restore(cls, checkpoint: ev.Checkpoint, read_event: ReadEvent) -> CondensationFacts:
         return cls(checkpoint.seq)
 
 
@@ -427,14 +428,14 @@ class TimerFacts(Reducer, frozen=True):
         return {"timers": tuple(marks), "waiting": self.waiting}
 
     @classmethod
-    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> TimerFacts:
-        found: dict[str, timers.Timer] = {}
+    def restore(cls, checkpoint: ev.Checkpoint, read_event: ReadEvent) -> TimerFacts:
+        by_id: dict[str, timers.Timer] = {}
         for mark in checkpoint.timers:
             # a timer whose event is damaged by now is lost
-            if isinstance(event := read(mark.seq), ev.TimerSet):
+            if isinstance(event := read_event(mark.seq), ev.TimerSet):
                 timer = timers.timer_of(event)
-                found[timer.id] = replace(timer, due=mark.due, message_seq=mark.message_seq)
-        return cls(found, checkpoint.waiting) if found or checkpoint.waiting else cls()
+                by_id[timer.id] = replace(timer, due=mark.due, message_seq=mark.message_seq)
+        return cls(by_id, checkpoint.waiting) if by_id or checkpoint.waiting else cls()
 
 
 class LabelFacts(Reducer, frozen=True):
@@ -453,13 +454,13 @@ class LabelFacts(Reducer, frozen=True):
         return self if after is self.labels else LabelFacts(after, self.tried or after.named)
 
     def checkpoint(self) -> dict[str, Any]:
-        title, tags, named = msgspec.structs.astuple(self.labels)
-        return {"title": title, "tags": tags, "named": named or self.tried}
+        title, tags, is_named = msgspec.structs.astuple(self.labels)
+        return {"title": title, "tags": tags, "named": is_named or self.tried}
 
     @classmethod
-    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> LabelFacts:
-        named = checkpoint.named
-        return cls(Labels(checkpoint.title, checkpoint.tags, named), named)
+    def restore(cls, checkpoint: ev.Checkpoint, read_event: ReadEvent) -> LabelFacts:
+        is_named = checkpoint.named
+        return cls(Labels(checkpoint.title, checkpoint.tags, is_named), is_named)
 
 
 class AsideFacts(Reducer, frozen=True):

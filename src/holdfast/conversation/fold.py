@@ -31,7 +31,8 @@ class OpenCall(ObjectStruct):
     parallel: bool = False  # may run beside its parallel neighbours; others run alone (`turn`)
     runner: str = ""  # the client that claimed it
     attempt: int = 0  # 0 until it starts
-    asked: str | None = None  # the reason why it waits for a decision, None if it does not wait
+    # the reason why it waits for a decision, None if it does not wait
+    ask_reason: str | None = None
     doubtful: bool = False  # has a damaged record: once it has begun it is never repeated
     approved: bool = False
     risk: str = ""  # the analyzer's risk level, "" for none
@@ -42,19 +43,19 @@ class OpenCall(ObjectStruct):
     script: bool = False  # True if its script has made calls
 
     @property
-    def held(self) -> bool:
+    def is_waiting(self) -> bool:
         """True if it waits for a decision or a client, so that the loop cannot proceed with it."""
-        return self.asked is not None or self.offered
+        return self.ask_reason is not None or self.offered
 
     @property
     def ready(self) -> bool:
         """True if the loop may start the call on its turn."""
-        return not self.attempt and self.asked is None and not self.offered
+        return not self.attempt and self.ask_reason is None and not self.offered
 
     @property
     def held_by_client(self) -> bool:
         """True if a client runs the call, or may claim it on its turn."""
-        return self.offered and self.asked is None
+        return self.offered and self.ask_reason is None
 
     @property
     def effective(self) -> ToolCall:
@@ -73,14 +74,14 @@ class OpenCall(ObjectStruct):
                 [one for one in self.questions if one.id != decision.question_id]
             )
         elif decision.decision == "ask":
-            self.asked, self.approved, self.arguments = decision.reason or "", False, None
+            self.ask_reason, self.approved, self.arguments = decision.reason or "", False, None
             self.risk = decision.risk
         elif (
             decision.decision == "approve"
-            and self.asked is not None
+            and self.ask_reason is not None
             and decision.arguments_hash == self.call.arguments_hash
         ):
-            self.asked, self.approved, self.doubtful = None, True, False
+            self.ask_reason, self.approved, self.doubtful = None, True, False
             self.arguments = decision.arguments
 
 
@@ -91,12 +92,12 @@ def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
     `calls` are the open calls of one answer, in its order. Every other call waits until those
     before it are settled.
     """
-    found: list[OpenCall] = []
+    neighbours: list[OpenCall] = []
     for item in calls:
-        if found and not (item.parallel and found[-1].parallel):
+        if neighbours and not (item.parallel and neighbours[-1].parallel):
             break
-        found.append(item)
-    return found
+        neighbours.append(item)
+    return neighbours
 
 
 def made_by_script(event: ev.CodeCallsMade) -> dict[str, OpenCall]:
@@ -151,12 +152,12 @@ class Fold(ObjectStruct):
 
     def copy(self) -> Fold:
         """Return a copy that later events do not change; without the sizes."""
-        found = copy(self)
-        found._uncounted = list(self._uncounted)
-        found.sizes = None
-        found.recent = self.recent.copy()
-        found.open = {call_id: copy(item) for call_id, item in self.open.items()}
-        return found
+        clone = copy(self)
+        clone._uncounted = list(self._uncounted)
+        clone.sizes = None
+        clone.recent = self.recent.copy()
+        clone.open = {call_id: copy(item) for call_id, item in self.open.items()}
+        return clone
 
     def keep_questions(self, awaited: Callable[[str], bool]) -> None:
         """Drop the questions whose ids are not `awaited`."""
@@ -177,7 +178,7 @@ class Fold(ObjectStruct):
         match event:
             case ev.ToolCallStarted():
                 if (call := self.open.get(event.call_id)) is not None:
-                    call.asked = None  # the call may run even if its approval cannot be read
+                    call.ask_reason = None  # the call may run even if its approval cannot be read
                     call.attempt = event.attempt
                     call.runner = event.runner
                     # nobody waits for the answers to an earlier attempt's questions
@@ -250,30 +251,30 @@ class Fold(ObjectStruct):
 
         Its effect on a call is in doubt, so that no call begins or is repeated because of it.
         """
-        kind, found = event.original_type, damage.stand_in(event)
+        kind, replacement = event.original_type, damage.stand_in(event)
         usage, cost, _ = damage.usage_of(event)
         self._count_usage(usage, cost)
         if kind == "assistant":
             self.steps += 1
             self.run = self.run.add(_NO_USAGE, None, steps=1)
             self.open = {}
-        if isinstance(found, ev.StatusChanged):
-            self._feed_features(found)
-            self._apply_status(found)
-        elif isinstance(found, ev.ToolCallFinished):
-            self._feed_features(found)
-            self._close(found.call_id)
-        elif found is not None:
+        if isinstance(replacement, ev.StatusChanged):
+            self._feed_features(replacement)
+            self._apply_status(replacement)
+        elif isinstance(replacement, ev.ToolCallFinished):
+            self._feed_features(replacement)
+            self._close(replacement.call_id)
+        elif replacement is not None:
             self.message_seq = event.seq
         if kind in ("", "decision", "toolCallStarted", "toolResult", "codeCalls"):
             about = damage.call_of(event)
-            named = [self.open[about]] if about in self.open else []
-            for call in named if about else self.open.values():
+            targets = [self.open[about]] if about in self.open else []
+            for call in targets if about else self.open.values():
                 call.doubtful = True
                 if kind != "decision":
-                    call.attempt, call.asked, call.runner = max(call.attempt, 1), None, ""
+                    call.attempt, call.ask_reason, call.runner = max(call.attempt, 1), None, ""
                 elif not call.attempt:
-                    call.asked = "A decision on this call was damaged and cannot be read."
+                    call.ask_reason = "A decision on this call was damaged and cannot be read."
 
     def _apply_answer(self, event: ev.AssistantReplied) -> None:
         self.based_on = event.based_on
@@ -353,21 +354,21 @@ class Fold(ObjectStruct):
         return ev.Checkpoint(seq=self.last_seq, status=status, usage=self.usage, **stored)
 
     @classmethod
-    def after(cls, at: ev.Checkpoint, read: Callable[[int], ev.AnyEvent]) -> Fold:
-        """Return the fold at a checkpoint. `read(seq)` reads one event."""
+    def after(cls, at: ev.Checkpoint, read_event: Callable[[int], ev.AnyEvent]) -> Fold:
+        """Return the fold at a checkpoint. `read_event(seq)` reads one event."""
         stored: dict[str, Any] = {name: getattr(at, name) for name in _STORED}
         status = ConversationStatus(at.status)
-        found = cls(last_seq=at.seq, status=status, _usage=at.usage, **stored)
+        state = cls(last_seq=at.seq, status=status, _usage=at.usage, **stored)
         for name, feature in _FEATURES.items():
-            setattr(found, name, feature.restore(at, read))
+            setattr(state, name, feature.restore(at, read_event))
         for name, kind in _LAST_EVENTS.items():
             seq: int = getattr(at, f"{name}_seq")
             # an event that is damaged by now is treated as missing
-            if seq and isinstance(event := read(seq), kind):
-                setattr(found, name, event)
-        if found.agent is not None:
-            found.call_kinds = found.call_kinds.feed(found.agent, found)
-        return found
+            if seq and isinstance(event := read_event(seq), kind):
+                setattr(state, name, event)
+        if state.agent is not None:
+            state.call_kinds = state.call_kinds.feed(state.agent, state)
+        return state
 
     # --- what follows of the facts ---
 
@@ -388,7 +389,7 @@ class Fold(ObjectStruct):
     def condensing(self) -> bool:
         """True if a requested condensation is due now."""
         return (
-            self.condensation.wanted is not None
+            self.condensation.request is not None
             and not self.open
             and (self.status is ConversationStatus.RUNNING or self.status in AT_REST)
         )
@@ -397,10 +398,10 @@ class Fold(ObjectStruct):
     def turn(self) -> list[OpenCall]:
         """The calls whose turn it is. The calls of a script stand in its place if it can only wait
         for decisions and clients."""
-        found = turn([item for item in self.open.values() if not item.parent])
-        if len(found) == len(self.open):
-            return found
-        return [one for item in found for one in self._held_within(item) or [item]]
+        calls = turn([item for item in self.open.values() if not item.parent])
+        if len(calls) == len(self.open):
+            return calls
+        return [one for item in calls for one in self._held_within(item) or [item]]
 
     def nested(self, call_id: str) -> list[OpenCall]:
         """Return the calls of a script whose turn it is."""
@@ -408,7 +409,7 @@ class Fold(ObjectStruct):
 
     def _held_within(self, item: OpenCall) -> list[OpenCall]:
         inner = self.nested(item.call.id) if item.script else []
-        return inner if all(one.held for one in inner) else []
+        return inner if all(one.is_waiting for one in inner) else []
 
     @property
     def plan(self) -> tuple[ev.PlanStep, ...]:
@@ -434,7 +435,7 @@ class Fold(ObjectStruct):
     def waits(self) -> bool:
         """True if no open call can proceed before somebody decides."""
         now = self.turn
-        return bool(now) and all(item.asked is not None for item in now)
+        return bool(now) and all(item.ask_reason is not None for item in now)
 
     @property
     def offers(self) -> list[OpenCall]:
@@ -448,16 +449,16 @@ class Fold(ObjectStruct):
         ]
 
     @property
-    def asked(self) -> bool:
+    def has_new_message(self) -> bool:
         """True if a message arrived since the conversation came to rest."""
         return self.status in AT_REST and self.message_seq > max(self.status_seq, self.based_on)
 
 
 def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
     """Return the fold of a journal, or of the tail that the loop needs."""
-    found = Fold()
-    found.take(journal)
-    return found
+    state = Fold()
+    state.take(journal)
+    return state
 
 
 # Fields that a checkpoint has under the same name, and those whose event's seq it has.

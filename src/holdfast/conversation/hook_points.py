@@ -91,13 +91,15 @@ class HookedMessage(msgspec.Struct, frozen=True):
 
     def write(self, journal: Journal) -> ev.MessageAdded:
         """Add the message, and what follows it; return the message."""
-        sent = journal.add(ev.MessageAdded, self.event_id, content=self.content, sender=self.sender)
+        message = journal.add(
+            ev.MessageAdded, self.event_id, content=self.content, sender=self.sender
+        )
         for one in self.added:
             if one.about not in journal.fold.own_messages.seqs:
                 journal.tell_model(one.content, one.about)
         for note in self.notes:
             note.write(journal)
-        return sent
+        return message
 
 
 class ModelAnswer(msgspec.Struct, frozen=True):
@@ -115,12 +117,12 @@ class ModelAnswer(msgspec.Struct, frozen=True):
 
     def fields(self, agent: Agent) -> dict[str, Any]:
         """Return the fields of `AssistantReplied` but its calls. Asks the model for a price."""
-        found = self.completion
-        usage, cost = fair(found.usage, found.cost)
+        completion = self.completion
+        usage, cost = fair(completion.usage, completion.cost)
         if cost is None and agent.limits.cost is not None:
             cost = agent.llm.cost(usage)
-        fields = asdict(found)
-        if type(found) is not Completion:  # a custom model may return a subclass
+        fields = asdict(completion)
+        if type(completion) is not Completion:  # a custom model may return a subclass
             fields = {name: fields[name] for name in Completion.__struct_fields__}
         del fields["calls"]
         more = {"based_on": self.based_on, "duration": self.duration}
@@ -135,7 +137,7 @@ class _HookChildren(msgspec.Struct, frozen=True):
     _journal: Journal
     _children: Callable[[], Children]
     _on: str
-    _told: Callable[[], dict[str, Any]]
+    _describe: Callable[[], dict[str, Any]]
     _moment: str
 
     def spawn(
@@ -154,12 +156,12 @@ class _HookChildren(msgspec.Struct, frozen=True):
         with journal.changed:
             tail = () if self._moment else reversed(journal.tail)
             seq = next((event.seq for event in tail if not isinstance(event, _PASSING)), 0)
-        subject = self._moment.encode() + msgspec.json.encode(self._told())
+        subject = self._moment.encode() + msgspec.json.encode(self._describe())
         digest = hashlib.sha256(subject).hexdigest()[:12]
-        named = copy(context)
-        named.call_id = f"hook-{self._on}-{seq}-{digest}"
+        hook_context = copy(context)
+        hook_context.call_id = f"hook-{self._on}-{seq}-{digest}"
         children = self._children()
-        return children.spawn(named, agent, message, name, id, detached, runtime, secrets)
+        return children.spawn(hook_context, agent, message, name, id, detached, runtime, secrets)
 
 
 # Events that may be written between a hook's question and its repetition after a crash.
@@ -176,7 +178,7 @@ class HookPoints(ObjectStruct):
     _started: bool = False
     # Each question is an attempt of its own: its unnamed children have the ids that they had when
     # it was asked before.
-    _asked: count[int] = msgspec.field(default_factory=lambda: count(1))
+    _attempts: count[int] = msgspec.field(default_factory=lambda: count(1))
     _additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
 
     def _ask(
@@ -198,7 +200,7 @@ class HookPoints(ObjectStruct):
         self,
         cancelled: Cancellation,
         on: str,
-        told: Callable[[Any], dict[str, Any]],
+        describe: Callable[[Any], dict[str, Any]],
         subject: object,
         children: Callable[[], Children] | None = None,
         moment: str = "",
@@ -207,11 +209,11 @@ class HookPoints(ObjectStruct):
         default. `moment` is the id of what is judged; "" for the present state."""
         context, journal = self._context, self._context.journal
         spawns = _HookChildren(
-            journal, children or self._family.children, on, partial(told, subject), moment
+            journal, children or self._family.children, on, partial(describe, subject), moment
         )
         return ToolContext(
             journal.id,
-            attempt=next(self._asked),
+            attempt=next(self._attempts),
             cancelled=cancelled,
             runtime=context.runtime,
             mark=journal.process_environment,
@@ -231,18 +233,18 @@ class HookPoints(ObjectStruct):
         self._started = True
         with context.journal.changed:
             token, subject = context.token, Starting(context.journal.fold.agent is not None)
-        found: list[Addition] = []
+        additions: list[Addition] = []
         for bound in hooked.start:
             try:
-                said = self._ask(bound, token, subject, "The conversation began")
+                answer = self._ask(bound, token, subject, "The conversation began")
             except HookDenied as error:
                 if not context.closing:
                     with context.journal as journal:
                         journal_denial(journal, error)
                 continue
-            if said.add:
-                found.append(addition(bound.name, said.add))
-        self._additions = tuple(found)
+            if answer.add:
+                additions.append(addition(bound.name, answer.add))
+        self._additions = tuple(additions)
 
     def cancel_messages(self) -> None:
         if self._closed is not None:
@@ -256,11 +258,11 @@ class HookPoints(ObjectStruct):
         self._started = False
         token, subject = Cancellation(), Ending(context.journal.fold.status.value)
         failed: list[HookDenied] = []
-        made: list[Children] = []  # those of the conversation are closed already
+        hook_children: list[Children] = []  # those of the conversation are closed already
 
         def children() -> Children:
-            made[:] = made or [self._family.new_children()]
-            return made[0]
+            hook_children[:] = hook_children or [self._family.new_children()]
+            return hook_children[0]
 
         def ask_all() -> None:
             for bound in hooked.end:
@@ -275,7 +277,7 @@ class HookPoints(ObjectStruct):
         thread = threading.Thread(target=ask_all, name=name, daemon=True)
         thread.start()
         thread.join(max(MIN_END_SECONDS, deadline - time.monotonic()))
-        for one in made:
+        for one in hook_children:
             one.close(deadline)
         if thread.is_alive():
             token.cancel()
@@ -319,10 +321,10 @@ class HookPoints(ObjectStruct):
             try:
                 incoming = Incoming(content, sender)
                 context = self._context_of(token, "message", _message_json, incoming, moment=moment)
-                said = hooked.ask(bound, context, _message_json, _is_content, incoming, what)
-                changed = content if said.change is None else _checked_change(said.change)
-                if said.deny is not None:
-                    raise hooked.denied(bound, said, what)
+                answer = hooked.ask(bound, context, _message_json, _is_content, incoming, what)
+                new_content = content if answer.change is None else _checked_change(answer.change)
+                if answer.deny is not None:
+                    raise hooked.denied(bound, answer, what)
             except HookDenied:
                 self._check_closed(token)
                 raise
@@ -330,11 +332,11 @@ class HookPoints(ObjectStruct):
                 self._check_closed(token)
                 text = f"{what}: its hook {bound.name} returned invalid content: {error}"
                 raise HookDenied(hooked.blot(text), bound.name, "message", True) from error
-            if changed != content:
-                content = changed
+            if new_content != content:
+                content = new_content
                 notes.append(HookNote(bound.name, "changed the message"))
-            if said.add:
-                added.append(addition(bound.name, said.add))
+            if answer.add:
+                added.append(addition(bound.name, answer.add))
         return HookedMessage(content, command.event_id, sender, tuple(added), tuple(notes))
 
     def _check_closed(self, token: Cancellation) -> None:
@@ -356,7 +358,7 @@ class HookPoints(ObjectStruct):
         """Return the additions before a model call and at the start. Raises `HookDenied`."""
         hooked, last = self._context.agent.hooked, self._context.journal.fold.assistant
         answered = 0 if last is None else last.seq
-        found = [
+        additions = [
             one
             for one in self._additions
             if not was_added_since(one.about[5:].rpartition("#")[0], situation, answered)
@@ -364,8 +366,8 @@ class HookPoints(ObjectStruct):
         self._additions = ()
         if hooked is not None and hooked.before_model:
             context = self._context_of(situation.cancelled, "model", describe_model_call, situation)
-            found += hooked.additions(situation, context, answered)
-        return found
+            additions += hooked.additions(situation, context, answered)
+        return additions
 
     def after_model(self, answer: ModelAnswer) -> ModelAnswer | None:
         """Return the answer after the hooks; None for a denied one, which is journaled here."""
@@ -379,13 +381,13 @@ class HookPoints(ObjectStruct):
         notes: list[HookNote] = []
         what = "The model's answer was held back"
         for bound in hooked.after_model:
-            given = completion
-            context = self._context_of(answer.token, "answer", describe_answer, given)
+            subject = completion
+            context = self._context_of(answer.token, "answer", describe_answer, subject)
             try:
-                said = hooked.ask(bound, context, describe_answer, _is_answer, given, what)
-                if said.change is not None:
+                hook_answer = hooked.ask(bound, context, describe_answer, _is_answer, subject, what)
+                if hook_answer.change is not None:
                     try:
-                        completion, fields = changed_answer(completion, said.change)
+                        completion, fields = changed_answer(completion, hook_answer.change)
                     except HookFailed as error:
                         text = hooked.blot(f"{what}: its hook {bound.name} {error}")
                         raise HookDenied(text, bound.name, "model", True) from error
@@ -395,8 +397,8 @@ class HookPoints(ObjectStruct):
             except HookDenied as error:
                 self._hold_back(answer, completion, bound.name, "a check of it failed", error)
                 return None
-            if said.deny is not None:
-                self._hold_back(answer, completion, bound.name, said.deny)
+            if hook_answer.deny is not None:
+                self._hold_back(answer, completion, bound.name, hook_answer.deny)
                 return None
         return replace(answer, completion=completion, notes=tuple(notes))
 
@@ -450,18 +452,18 @@ class HookPoints(ObjectStruct):
             return None
         with journal.changed:
             token, last = context.token, journal.fold.assistant
-            read = partial(journal.events_until, journal.fold.last_seq)
+            read_events = partial(journal.events_until, journal.fold.last_seq)
             text = "" if last is None else last.text
-            subject = Stopping(text, journal.fold.hooks.stops, read)
+            subject = Stopping(text, journal.fold.hooks.stops, read_events)
         for bound in hooks:
             try:
-                said = self._ask(
+                answer = self._ask(
                     bound, token, subject, "The run is not finished", describe=describe_stop
                 )
             except HookDenied as error:
                 return StopObjection(bound.name, "", error)
-            if said.deny is not None:
-                return StopObjection(bound.name, said.deny)
+            if answer.deny is not None:
+                return StopObjection(bound.name, answer.deny)
         if goal is None:
             return None
         tools = copy(self._context_of(token, "stop", describe_stop, subject))
@@ -514,19 +516,19 @@ class HookPoints(ObjectStruct):
         what = "Nothing was left out"
         for bound in hooked.condensation:
             try:
-                said = self._ask(bound, token, Condensing(reason, instructions, tokens), what)
+                answer = self._ask(bound, token, Condensing(reason, instructions, tokens), what)
             except HookDenied as error:
                 if not token:
                     with journal:
                         journal_denial(journal, error)
                 return str(error), instructions
-            if said.deny is not None:
-                return str(hooked.denied(bound, said, what)), instructions
-            if said.add:
-                instructions = f"{instructions}\n\n{said.add}" if instructions else said.add
+            if answer.deny is not None:
+                return str(hooked.denied(bound, answer, what)), instructions
+            if answer.add:
+                instructions = f"{instructions}\n\n{answer.add}" if instructions else answer.add
                 text = "added to the instructions of a condensation"
                 with journal:
-                    HookNote(bound.name, text, {"instructions": said.add}).write(journal)
+                    HookNote(bound.name, text, {"instructions": answer.add}).write(journal)
         return "", instructions
 
 
@@ -536,9 +538,9 @@ def journal_denial(journal: Journal, error: HookDenied) -> None:
 
 
 def journal_failed_hook(journal: Journal, result: ToolResult) -> None:
-    said: Any = result.meta.get(HOOK)
-    if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):
-        name = str(cast("dict[str, Any]", said).get("name", ""))
+    report: Any = result.meta.get(HOOK)
+    if isinstance(report, dict) and cast("dict[str, Any]", report).get("failed"):
+        name = str(cast("dict[str, Any]", report).get("name", ""))
         HookNote(name, result.text[:2000], {"on": "tool", "failed": True}).write(journal)
 
 
@@ -546,24 +548,24 @@ def _message_json(subject: Incoming) -> dict[str, Any]:
     return {"sender": subject.sender, "text": subject.text, "content": subject.content}
 
 
-def _is_content(found: Any) -> bool:
-    return not isinstance(found, bytes | int | float | bool)
+def _is_content(value: Any) -> bool:
+    return not isinstance(value, bytes | int | float | bool)
 
 
-def _is_answer(found: Any) -> bool:
-    return isinstance(found, str | Completion | dict)
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, str | Completion | dict)
 
 
 def _checked_change(change: Any) -> tuple[Content, ...]:
     """Return the content that a hook put in place of a message's."""
     if isinstance(change, dict) and "type" not in change:  # given by a command hook
-        given = cast("dict[str, Any]", change)
-        if "text" not in given and "content" not in given:
+        fields = cast("dict[str, Any]", change)
+        if "text" not in fields and "content" not in fields:
             raise ConfigurationError("a changed message has text or content")
         content = (
-            blocks(given["text"])
-            if "text" in given
-            else msgspec.convert(given["content"], tuple[Content, ...])
+            blocks(fields["text"])
+            if "text" in fields
+            else msgspec.convert(fields["content"], tuple[Content, ...])
         )
     else:
         content = blocks(cast("Any", change))

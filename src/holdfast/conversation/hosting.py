@@ -119,7 +119,7 @@ class Hosting:
             options.clock,
             options.new_id,
             _InboxNews(family),
-            origin.known,
+            origin.history,
             origin.spawned_by,
         )
         journal.secrets = options.secrets
@@ -262,7 +262,7 @@ class Hosting:
         with journal.changed:
             if journal.closed or context.closing or context.failure is not None:
                 return False
-            if journal.fold.asked or context.changes_agent:
+            if journal.fold.has_new_message or context.changes_agent:
                 return True
             return not isinstance(next_action(journal.fold, context.agent.limits), AwaitEvents)
 
@@ -508,10 +508,10 @@ class Hosting:
                 and not journal.closed
                 and not self.at_rest()
             ):
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
                     break
-                journal.changed.wait(left)
+                journal.changed.wait(remaining)
 
     def subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
         """Call `callback` for every event after `after_seq` (None: from now on) until `close`."""
@@ -544,9 +544,9 @@ class Hosting:
             while (
                 loop.thread is not None
                 and not loop.resting
-                and (left := deadline - time.monotonic()) > 0
+                and (remaining := deadline - time.monotonic()) > 0
             ):
-                journal.changed.wait(left)
+                journal.changed.wait(remaining)
         if self._own_thread is not None and self._own_thread is not threading.current_thread():
             self._own_thread.join(max(0.0, deadline - time.monotonic()))
         self._finish(deadline)
@@ -565,19 +565,19 @@ class Hosting:
         with self.journal.changed:
             subscriptions, self._subscriptions = self._subscriptions, ()
             opened, self.has_lease = self.has_lease, False
-        left = self._calls.left_running(deadline) + self.inbox.join(deadline)
+        still_running = self._calls.left_running(deadline) + self.inbox.join(deadline)
         if self._asides is not None:
-            left += self._asides.close(deadline)
+            still_running += self._asides.close(deadline)
         self._hooks.end(deadline)
         self._calls.clean_up()
         thread = loop.thread
         if thread is not None and not loop.resting:
-            left.append(thread.name)
-        if left:
+            still_running.append(thread.name)
+        if still_running:
             _log.warning(
                 "conversation %s closed while calls that ignore their cancellation still run: %s",
                 self.journal.id,
-                ", ".join(left),
+                ", ".join(still_running),
             )
         if context.titling is not None:
             context.titling.join(deadline)

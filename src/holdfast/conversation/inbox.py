@@ -68,10 +68,10 @@ class CommandInbox(ObjectStruct):
     _executor: CommandExecutor
     _hooks: HookPoints
     _hosting: Hosting  # weak
-    _taken: int = 0  # the number of the last command that was done in order
+    _last_number: int = 0  # the number of the last command that was done in order
     _passed: frozenset[int] = frozenset()  # the numbers of later ones that were done before it
     # by number of a command: the thread on which user code is asked about it
-    _asked: dict[int, int] | None = None
+    _askers: dict[int, int] | None = None
     # the threads that left commands to those that ask user code
     _deferred: frozenset[int] = frozenset()
     # by key, for the callers that wait for them; None if none does
@@ -227,7 +227,7 @@ class CommandInbox(ObjectStruct):
         """See to deferred commands once no thread asks user code. Return True if this thread is to
         carry them out."""
         with self._context.journal.changed:
-            if self._asked:
+            if self._askers:
                 return False
             deferred, self._deferred = self._deferred, frozenset()
         if threading.get_ident() in deferred:
@@ -242,7 +242,7 @@ class CommandInbox(ObjectStruct):
         waiting = self._waiting()
         with self._context.journal.changed:
             running = self._context.journal.fold.status in _STOPPABLE
-            first = min(self._asked) if self._asked and running else None
+            first = min(self._askers) if self._askers and running else None
         if first is not None:
             for posted in waiting:
                 if posted.number > first and isinstance(posted.command, cmd.Pause | cmd.Interrupt):
@@ -255,7 +255,7 @@ class CommandInbox(ObjectStruct):
         or does not wait. Raises `ConversationClosed` if the conversation ends meanwhile."""
         context, me = self._context, threading.get_ident()
         with context.journal.changed:
-            while self._asked and (thread := self._asked.get(posted.number)) is not None:
+            while self._askers and (thread := self._askers.get(posted.number)) is not None:
                 if context.closing or context.failure is not None:
                     raise context.journal.closed_error()
                 if thread == me or not waits:
@@ -264,16 +264,18 @@ class CommandInbox(ObjectStruct):
                 context.journal.changed.wait()
             if not self._executor.asks_user_code(posted.command):
                 return True
-            self._asked = {**(self._asked or {}), posted.number: me}
+            self._askers = {**(self._askers or {}), posted.number: me}
         self._step_aside()
         return True
 
     def _release(self, posted: Posted) -> None:
-        if self._asked is not None:
+        if self._askers is not None:
             with self._context.journal.changed:
-                asked = self._asked or {}  # another thread may have removed the last one meanwhile
-                rest = {one: by for one, by in asked.items() if one != posted.number}
-                self._asked = rest or None
+                askers = (
+                    self._askers or {}
+                )  # another thread may have removed the last one meanwhile
+                rest = {one: by for one, by in askers.items() if one != posted.number}
+                self._askers = rest or None
                 self._context.journal.changed.notify_all()
 
     def _carry_out(self, posted: Posted, passes: bool) -> Effect | None:
@@ -283,7 +285,7 @@ class CommandInbox(ObjectStruct):
         return self._take(posted, prepared, passes)
 
     def _is_done(self, posted: Posted) -> bool:
-        return posted.number <= self._taken or posted.number in self._passed
+        return posted.number <= self._last_number or posted.number in self._passed
 
     def _waiting(self) -> list[Posted]:
         context = self._context
@@ -311,7 +313,7 @@ class CommandInbox(ObjectStruct):
             if passes:
                 self._passed |= {posted.number}
             else:
-                self._taken = posted.number
+                self._last_number = posted.number
                 self._passed = frozenset([one for one in self._passed if one > posted.number])
             effect = misfit = None
             with journal:
@@ -326,7 +328,7 @@ class CommandInbox(ObjectStruct):
                     except REFUSALS as error:
                         misfit = error
                 if misfit is not None:
-                    journal.refuse(posted, _kept(misfit))
+                    journal.refuse(posted, _refusal_form(misfit))
             outcome = None if self._outcomes is None else self._outcomes.get(posted.key)
             if outcome is not None:
                 outcome.done, outcome.error = True, misfit
@@ -349,8 +351,8 @@ class CommandInbox(ObjectStruct):
         Within a hook that is asked about a posted message, the command is carried out after that
         message, and this returns before it.
         """
-        context, changed = self._context, self._context.journal.changed
-        with changed:
+        context, lock = self._context, self._context.journal.changed
+        with lock:
             self._outcomes = outcomes = {} if self._outcomes is None else self._outcomes
             outcome = outcomes.setdefault(key, _Outcome())
             outcome.waiting += 1
@@ -358,7 +360,7 @@ class CommandInbox(ObjectStruct):
             repeated = not self.post(command, key)
             deferred = not self.drain(outcome)
         finally:
-            with changed:
+            with lock:
                 outcome.waiting -= 1
                 if not outcome.waiting:
                     del outcomes[key]
@@ -379,9 +381,9 @@ class CommandInbox(ObjectStruct):
             raise error_of_form(refused, ConfigurationError)
 
 
-def _kept(error: HoldfastError) -> ErrorForm:
+def _refusal_form(error: HoldfastError) -> ErrorForm:
     """Return the error of a refused command as the store keeps it. The details of values that do
     not fit are left out, since they may be secrets."""
-    shown = form_of_error(detailed(error))
-    details = {} if isinstance(error, UnfitCommand) else shown.details
-    return ErrorForm(shown.type, clean(str(error))[:_MAX_REFUSAL_CHARS], details)
+    form = form_of_error(detailed(error))
+    details = {} if isinstance(error, UnfitCommand) else form.details
+    return ErrorForm(form.type, clean(str(error))[:_MAX_REFUSAL_CHARS], details)

@@ -51,7 +51,7 @@ def utc_now() -> datetime:
 class Journal(ObjectStruct):
     """The journal of one open conversation. Thread-safe.
 
-    Reads the store at once, unless its events and their fold are `_known`; takes the lease at the
+    Reads the store at once, unless its events and their fold are `_history`; takes the lease at the
     first write. `changed` guards everything here and is notified of every append. It is held during
     the store's append, which it serialises, and during nothing else that can block.
     """
@@ -61,7 +61,7 @@ class Journal(ObjectStruct):
     clock: Clock
     new_id: Callable[[], str]
     _notify: Callable[[], None]
-    _known: tuple[list[ev.AnyEvent], Fold] | None = None
+    _history: tuple[list[ev.AnyEvent], Fold] | None = None
     spawned_by: str = ""  # the store has it once there are events
     spending: Spending | None = None  # reserves and settles with the appends
     observed: Observed | None = None
@@ -87,10 +87,10 @@ class Journal(ObjectStruct):
     fold: Fold = msgspec.field(default_factory=Fold)
 
     def __post_init__(self) -> None:
-        if self._known is None:
+        if self._history is None:
             self._read()
         else:
-            (self.tail, self.fold), self._known = self._known, None
+            (self.tail, self.fold), self._history = self._history, None
 
     @property
     def changed(self) -> JournalLock:
@@ -242,7 +242,7 @@ class Journal(ObjectStruct):
         finally:
             self._draft = self._draft_extras = None
             self._changed.release()
-            if self.observed is not None and not self._changed.held():
+            if self.observed is not None and not self._changed.is_held():
                 self.observed.tell()
 
     @property
@@ -251,7 +251,7 @@ class Journal(ObjectStruct):
 
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
-        while self._changed.held():
+        while self._changed.is_held():
             self._draft = self._draft_extras = None
             self._changed.release()
 
@@ -324,11 +324,11 @@ class Journal(ObjectStruct):
 
     def _batch(self, draft: ev.RecordedEvents) -> Batch:
         summary, spending = self.summary(draft), self.spending
-        done, blobs, timers = self._draft_extras or ({}, (), ())
-        refusals = {number: error for number, error in done.items() if error is not None}
+        outcomes, blobs, timers = self._draft_extras or ({}, (), ())
+        refusals = {number: error for number, error in outcomes.items() if error is not None}
         settled = () if spending is None else spending.settlements(draft)
         reserved = None if spending is None else spending.reservation(draft)
-        return Batch(draft, summary, tuple(done), blobs, settled, reserved, refusals, timers)
+        return Batch(draft, summary, tuple(outcomes), blobs, settled, reserved, refusals, timers)
 
     def _append(self, draft: ev.RecordedEvents) -> None:
         assert self.lease is not None
@@ -336,9 +336,9 @@ class Journal(ObjectStruct):
         # until the append returns: a failing disk may leave its outcome open
         self.stale = True
         try:
-            held = self.store.append(self.lease, batch)
+            accepted = self.store.append(self.lease, batch)
             if spending is not None and batch.reservation is not None:
-                spending.confirm_ahead(held)
+                spending.confirm_ahead(accepted)
             for event in draft:
                 self._apply(event)
             self.stale = False
@@ -391,18 +391,18 @@ class Journal(ObjectStruct):
                 more["failed"] = "nothing can be left out but the plan"
         if (compaction := more.get("compaction")) is not None and plan is not None:
             more["compaction"] = msgspec.structs.replace(compaction, note=plan_note(plan))
-        found = hidden_until(self.tail, hidden, replaced) if hidden else 0
+        until = hidden_until(self.tail, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
-        so_far = self._fold_until(found).checkpoint() if found > self._condensed_count else None
+        so_far = self._fold_until(until).checkpoint() if until > self._condensed_count else None
         return self.add(
             ev.HistoryCondensed, hidden=tuple(hidden), summary=summary, so_far=so_far, **more
         )
 
     def _fold_until(self, seq: int) -> Fold:
         """Return the fold right after event `seq`, which must be in memory."""
-        found = Fold() if self._so_far is None else Fold.after(self._so_far, self._event_at)
-        found.take(self.tail[: seq - self._condensed_count])
-        return found
+        state = Fold() if self._so_far is None else Fold.after(self._so_far, self._event_at)
+        state.take(self.tail[: seq - self._condensed_count])
+        return state
 
     def _event_at(self, seq: int) -> ev.AnyEvent:
         return self.store.read(self.id, seq - 1, 1)[0]

@@ -35,7 +35,7 @@ class JournalLock(RLock):  # pyright: ignore[reportGeneralTypeIssues]: CPython d
                 timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
             )
         finally:
-            if not self.held():  # held: Ctrl-C came before the lock was released
+            if not self.is_held():  # held: Ctrl-C came before the lock was released
                 self.acquire()
             if mine in (self._waiting or ()):  # not notified: timeout or Ctrl-C
                 self._waiting.remove(mine)
@@ -60,6 +60,6 @@ class JournalLock(RLock):  # pyright: ignore[reportGeneralTypeIssues]: CPython d
 
         return forget
 
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return True if this thread holds the lock."""
         return self._is_owned()  # type: ignore[attr-defined]: threading.Condition asks its lock the same way

@@ -172,8 +172,8 @@ class Loop(ObjectStruct):
                 with self.context.journal as journal:
                     if self._decide() == action:
                         journal.tell_model(clean(text), about)
-            case actions.CondenseHistory(asked, tokens):
-                self._condensing.condense(asked, tokens)
+            case actions.CondenseHistory(request, tokens):
+                self._condensing.condense(request, tokens)
             case Stop():
                 self._stop(action)
             case AwaitEvents():
@@ -253,10 +253,10 @@ class Loop(ObjectStruct):
             journal.spending.give_back()
         self.bind_budgets()
         self._serve()
-        changed = self._model_call.head()
+        new_head = self._model_call.head()
         with journal:
             head = journal.fold.agent
-            fields = _fields(head) if changed is None and head is not None else changed
+            fields = _fields(head) if new_head is None and head is not None else new_head
             if fields is not None and not context.closing:
                 journal.add(ev.AgentConfigured, **fields)
 

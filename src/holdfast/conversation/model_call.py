@@ -120,7 +120,7 @@ class ModelCall(ObjectStruct):
             contributed = self._contributed_seq
             token, last = context.token, journal.fold.last_seq
             # contributors are asked before every answer
-            seen = 0 if self._just_taken_over else contributed or journal.fold.based_on
+            seen_seq = 0 if self._just_taken_over else contributed or journal.fold.based_on
             self._just_taken_over = False
             situation = Situation(
                 journal.id,
@@ -129,23 +129,23 @@ class ModelCall(ObjectStruct):
                 context.llm(),
                 context.runtime,
                 token,
-                seen,
+                seen_seq,
             )
         try:
-            found = [one for part in context.agent.contributors for one in part(situation)]
-            found += self._hooks.before_model(situation)
+            additions = [one for part in context.agent.contributors for one in part(situation)]
+            additions += self._hooks.before_model(situation)
         except Exception as error:
             if not token:
                 self._stop_on(error)
             return False
-        with journal if found else journal.changed:
+        with journal if additions else journal.changed:
             if not context.may_ask or token:
                 return False
             # contributors are asked again about events that arrived meanwhile
             alone = journal.fold.last_seq == last
-            for addition in found:
+            for addition in additions:
                 self._write_addition(addition)
-            self._contributed_seq = journal.next_seq - 1 if found and alone else last
+            self._contributed_seq = journal.next_seq - 1 if additions and alone else last
         return True
 
     def _write_addition(self, addition: Addition | Remark) -> None:
@@ -174,14 +174,14 @@ class ModelCall(ObjectStruct):
     def _write_head(self, contributes: bool) -> Cancellation | None:
         """Journal changed parts of requests; return the call's cancellation, if it goes on."""
         context, journal = self._context, self._context.journal
-        changed = self._changed_head()
+        new_head = self._changed_head()
         with journal.changed:
             with journal:
                 if not context.may_ask or self._must_reconsider(contributes):
                     return None
-                if changed is not None:
-                    journal.add(ev.AgentConfigured, **changed)
-            if changed is not None and self._has_lost_compaction():
+                if new_head is not None:
+                    journal.add(ev.AgentConfigured, **new_head)
+            if new_head is not None and self._has_lost_compaction():
                 return None  # the whole history may have to be condensed first
             return context.token
 
@@ -273,7 +273,7 @@ class ModelCall(ObjectStruct):
         if journal.secrets is not None:
             complete = partial(_masked, journal.secrets, complete)
         if journal.observed is not None:
-            complete = partial(journal.observed.asked, request.head, complete)
+            complete = partial(journal.observed.ask_model, request.head, complete)
         if journal.spending is not None and request.reservation is not None:
             key, llm = request.reservation, context.agent.llm
             complete = partial(journal.spending.ask, key, llm, complete)
@@ -312,25 +312,27 @@ class ModelCall(ObjectStruct):
         """Append the answer, the reply to an empty one, the decisions, and the starts of the
         calls whose turn it is; then run those calls."""
         context, token = self._context, answer.token
-        fields, asked = answer.fields(context.agent), answer.completion.calls
+        fields, raw_calls = answer.fields(context.agent), answer.completion.calls
         verdicts: list[CallVerdict] = []
         refused: dict[int, ToolResult] = {}
-        if asked:
-            asked = context.agent.tools.with_canonical_names(asked)
-            verdicts = decide(context, asked, token)
+        if raw_calls:
+            raw_calls = context.agent.tools.with_canonical_names(raw_calls)
+            verdicts = decide(context, raw_calls, token)
             refused = self._calls.refuse_client_calls(
-                asked, verdicts, context.journal.fold.call_kinds.clients
+                raw_calls, verdicts, context.journal.fold.call_kinds.clients
             )
             choice = context.agent.models
             if choice is not None or context.agent.handoffs is not None:
-                refused |= refused_handoffs(asked, partial(refusal, context), choice)
+                refused |= refused_handoffs(raw_calls, partial(refusal, context), choice)
         allowed: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
         with context.journal as journal:
             for note in answer.notes:
                 note.write(journal)
             seq = journal.next_seq
-            calls = tuple([replace(call, id=f"{seq}.{index}") for index, call in enumerate(asked)])
+            calls = tuple(
+                [replace(call, id=f"{seq}.{index}") for index, call in enumerate(raw_calls)]
+            )
             try:
                 journal.add(ev.AssistantReplied, calls=calls, **fields)
             except UnreadableEvent as error:  # a custom model may return anything
@@ -361,7 +363,7 @@ class ModelCall(ObjectStruct):
                 open = journal.fold.opened([call for call in calls if call.id not in settled])
                 for call_id, reason in asks.items():
                     if call_id in open:
-                        open[call_id].asked = reason
+                        open[call_id].ask_reason = reason
                 allowed = tuple([item.call for item in turn(open.values()) if item.ready])
                 started = allowed[: context.agent.parallel_calls]
                 for call in started:
@@ -376,7 +378,7 @@ def _masked(secrets: Secrets, complete: Callable[[], Completion]) -> Completion:
         return secrets.mask_value(complete())
     except HoldfastError as error:
         text = str(error)
-        if (shown := secrets.mask(text)) != text:
-            error.args = (shown, *error.args[1:])
+        if (masked_text := secrets.mask(text)) != text:
+            error.args = (masked_text, *error.args[1:])
             error.__cause__ = error.__context__ = None
         raise

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 T = TypeVar("T")
-Told = Callable[[T | BaseException | None], None]
+OnOutcome = Callable[[T | BaseException | None], None]
 Undo = Callable[[], None]
 
 
@@ -44,7 +44,7 @@ class Watch(Protocol):
         """
         ...
 
-    def asking(self, head: ev.AgentConfigured) -> Told[Completion]:
+    def asking(self, head: ev.AgentConfigured) -> OnOutcome[Completion]:
         """Note that the model is asked on this thread. The returned function is called there
         with the answer or the error."""
         ...
@@ -53,7 +53,7 @@ class Watch(Protocol):
         """Note that a tool call runs on this thread until the returned function is called there."""
         ...
 
-    def condensing(self) -> Told[Condensed]:
+    def condensing(self) -> OnOutcome[Condensed]:
         """Note that the condenser is asked on this thread, like `asking`. The outcome None means
         that nothing could be left out."""
         ...
@@ -95,27 +95,27 @@ class Observer(Protocol):
 Observing = Observer | Sequence[Observer] | None
 
 
-def observers(what: str, given: Any) -> tuple[Observer, ...]:
+def observers(what: str, value: Any) -> tuple[Observer, ...]:
     """Return one observer or several as a tuple. Raises `ConfigurationError` naming the argument
     `what` for anything else."""
-    if given is None:
+    if value is None:
         return ()
-    found: tuple[Any, ...] = tuple(given) if isinstance(given, list | tuple) else (given,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    for one in found:
+    items: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    for one in items:
         if not all(callable(getattr(one, name, None)) for name in ("watch", "headers", "served")):
             raise ConfigurationError(
                 f"{what} takes an observer such as holdfast.observe.Telemetry(), or a list of them,"
                 f" not {one!r}."
             )
-    return found
+    return items
 
 
-def headers_of(given: Iterable[Observer]) -> Mapping[str, str]:
+def headers_of(observers: Iterable[Observer]) -> Mapping[str, str]:
     """Return the request headers of all observers. A failing observer adds none."""
-    found: dict[str, str] = {}
-    for one in given:
-        found.update(quietly(one.headers) or {})
-    return found
+    headers: dict[str, str] = {}
+    for one in observers:
+        headers.update(quietly(one.headers) or {})
+    return headers
 
 
 def quietly(work: Callable[..., T], *arguments: Any) -> T | None:
@@ -128,14 +128,14 @@ def quietly(work: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def observe(
-    journal: Journal, given: Sequence[Observer], parent: Observed | None
+    journal: Journal, observers: Sequence[Observer], parent: Observed | None
 ) -> Observed | None:
     """Return the watches of a conversation that is opened: of the given observers, or by default
     those of `parent`, the conversation whose call spawned it."""
-    if not given and parent is not None:
+    if not observers and parent is not None:
         call_id = journal.spawned_by.rpartition(":")[2]
         return parent.spawned(journal.id, lambda: journal.fold, call_id)
-    return Observed.of(given, journal.id, lambda: journal.fold)
+    return Observed.of(observers, journal.id, lambda: journal.fold)
 
 
 class Observed(ObjectStruct):
@@ -154,27 +154,27 @@ class Observed(ObjectStruct):
     @classmethod
     def of(
         cls,
-        given: Sequence[Observer],
+        observers: Sequence[Observer],
         conversation_id: str,
         fold: Callable[[], Fold] | None,
         elsewhere: bool = False,
     ) -> Observed | None:
         """Return the watches of a conversation that is opened; None if it has no observer."""
-        if not given:
+        if not observers:
             return None
-        found = cls()
-        watches = [partial(one.watch, conversation_id, fold, elsewhere) for one in given]
-        found._watches = found._each(watches)
-        return found
+        observed = cls()
+        watches = [partial(one.watch, conversation_id, fold, elsewhere) for one in observers]
+        observed._watches = observed._each(watches)
+        return observed
 
     def spawned(
         self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
     ) -> Observed:
         self.tell()
-        found = Observed()
+        observed = Observed()
         spawned = [partial(one.spawned, conversation_id, fold, call_id) for one in self._watches]
-        found._watches = found._each(spawned)
-        return found
+        observed._watches = observed._each(spawned)
+        return observed
 
     def add(self, events: Sequence[ev.AnyEvent]) -> None:
         """Queue appended events. Holds the journal's lock."""
@@ -203,13 +203,13 @@ class Observed(ObjectStruct):
             finally:
                 self._teller_id = 0
 
-    def asked(self, head: ev.AgentConfigured, ask: Callable[[], Completion]) -> Completion:
+    def ask_model(self, head: ev.AgentConfigured, ask: Callable[[], Completion]) -> Completion:
         return self._within([partial(watch.asking, head) for watch in self._watches], ask)
 
-    def condensed(self, ask: Callable[[], Condensed | None]) -> Condensed | None:
+    def condense(self, ask: Callable[[], Condensed | None]) -> Condensed | None:
         return self._within([watch.condensing for watch in self._watches], ask)
 
-    def called(self, call_id: str, work: Callable[[], T]) -> T:
+    def run_call(self, call_id: str, work: Callable[[], T]) -> T:
         def calling(watch: Watch) -> Callable[[object], None]:
             undo = watch.calling(call_id)
             return lambda _: undo()
@@ -223,8 +223,8 @@ class Observed(ObjectStruct):
         self.tell()
         ends, outcome = self._each(begin), cast(Any, None)
         try:
-            outcome = found = work()
-            return found
+            outcome = result = work()
+            return result
         except BaseException as error:
             outcome = error
             raise
@@ -237,10 +237,10 @@ class Observed(ObjectStruct):
         self._each([watch.close for watch in self._watches])
 
     def _each(self, work: Sequence[Callable[[], T]]) -> list[T]:
-        found: list[T] = []
+        results: list[T] = []
         for one in work:
-            self._guarded(lambda one=one: found.append(one()))
-        return found
+            self._guarded(lambda one=one: results.append(one()))
+        return results
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Run an observer's function; its failure is logged and affects nothing else."""

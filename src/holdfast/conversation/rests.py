@@ -140,15 +140,15 @@ def _any(_: str) -> bool:
 def pending_items(fold: Fold, awaited: Callable[[str], bool] = _any) -> tuple[PendingItem, ...]:
     """Return all that a conversation waits for, in the order of its calls. A question counts if
     its id is `awaited`: its process lives."""
-    found: list[PendingItem] = []
+    pending: list[PendingItem] = []
     offered = {item.call.id for item in fold.offers if not item.runner}
     for id, item in fold.open.items():
-        if item.asked is not None:
-            found.append(ApprovalRequest(item.call, item.asked, item.risk))
-        found += [QuestionRequest(id, one) for one in item.questions if awaited(one.id)]
+        if item.ask_reason is not None:
+            pending.append(ApprovalRequest(item.call, item.ask_reason, item.risk))
+        pending += [QuestionRequest(id, one) for one in item.questions if awaited(one.id)]
         if id in offered:
-            found.append(ClientCallRequest(item.effective))
-    return tuple(found)
+            pending.append(ClientCallRequest(item.effective))
+    return tuple(pending)
 
 
 def child_items(conversation: str, fold: Fold, awaited: Callable[[str], bool]) -> list[ChildItem]:
@@ -169,24 +169,24 @@ def may_ask_below(fold: Fold) -> bool:
 
 def answered(commands: Sequence[TurnCommand]) -> frozenset[str]:
     """Return the marks of the pending items of spawned conversations that commands answer."""
-    found: set[str] = set()
+    marks: set[str] = set()
     for one in commands:
         if isinstance(one, ChildCommand):
             match one.command:
                 case cmd.Approve(call_id=id) | cmd.Reject(call_id=id):
-                    found.add(_key(one.conversation, id))
+                    marks.add(_key(one.conversation, id))
                 case cmd.Answer(question_id=id):
-                    found.add(_key(one.conversation, id))
+                    marks.add(_key(one.conversation, id))
                 case _:
                     pass
-    return frozenset(found)
+    return frozenset(marks)
 
 
 def waits(fold: Fold, awaited: Callable[[str], bool] = _any) -> bool:
     """Return True if a running conversation waits for an answer or for a client; `awaited` is as
     for `pending_items`."""
-    asked = any(awaited(one.id) for item in fold.open.values() for one in item.questions)
-    return asked or _waits_for_client(fold)
+    awaits_answer = any(awaited(one.id) for item in fold.open.values() for one in item.questions)
+    return awaits_answer or _waits_for_client(fold)
 
 
 def _waits_for_client(fold: Fold) -> bool:
@@ -212,10 +212,10 @@ def rest_of(
     reason: Any = str(fold.status.value)
     # While a client runs calls, its door pauses the conversation. A question that is open
     # after another pause is none of its reasons.
-    held = fold.status is ConversationStatus.PAUSED and _waits_for_client(fold)
+    paused_for_client = fold.status is ConversationStatus.PAUSED and _waits_for_client(fold)
     if ended:
         reason = "ended"
-    elif fold.status is RUNNING or held:
+    elif fold.status is RUNNING or paused_for_client:
         reason = _asking(pending) or ("call" if pending else "ended")
     elif fold.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
         reason = "approval"
@@ -242,14 +242,19 @@ def result_commands(
     paused, so that all of them precede the next request to the model.
     """
     offered = [item.call.id for item in fold.offers]
-    given = [call_id for call_id in offered if call_id in results]
-    found: list[cmd.Command] = []
-    if given:
+    answered_ids = [call_id for call_id in offered if call_id in results]
+    commands: list[cmd.Command] = []
+    if answered_ids:
         if fold.status is ConversationStatus.PAUSED:
-            found.append(cmd.Resume())
-        found += [cmd.Claim(call_id, runner) for call_id in given]
-        found.append(cmd.Pause())
-        found += [cmd.Return(call_id, runner, results[call_id]) for call_id in given]
-    open = offered if given else [id for id, item in fold.open.items() if item.held_by_client]
+            commands.append(cmd.Resume())
+        commands += [cmd.Claim(call_id, runner) for call_id in answered_ids]
+        commands.append(cmd.Pause())
+        commands += [cmd.Return(call_id, runner, results[call_id]) for call_id in answered_ids]
+    open = (
+        offered if answered_ids else [id for id, item in fold.open.items() if item.held_by_client]
+    )
     reason = "the client gave no result."
-    return [*found, *(cmd.Settle(id, reason, "cancelled") for id in open if id not in given)]
+    return [
+        *commands,
+        *(cmd.Settle(id, reason, "cancelled") for id in open if id not in answered_ids),
+    ]

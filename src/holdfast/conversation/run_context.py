@@ -143,8 +143,8 @@ class RunContext(ObjectStruct):
         except UnreadableEvent:  # a custom error's details may hold anything
             journal.add(ev.ErrorRecorded, **fields)
         journal.add(ev.StatusChanged, status=ConversationStatus.ERROR.value, reason=kind)
-        shown = str(error) if journal.secrets is None else journal.secrets.mask(str(error))
-        _log.warning("conversation %s stopped: %s: %s", journal.id, kind, shown)
+        text = str(error) if journal.secrets is None else journal.secrets.mask(str(error))
+        _log.warning("conversation %s stopped: %s: %s", journal.id, kind, text)
 
 
 # The fields of an error that its event keeps.
@@ -159,12 +159,12 @@ _DETAILS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
 
 def _details(error: BaseException) -> dict[str, Any]:
     """Return the fields of an error that are not empty, in camelCase."""
-    found: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     for name in next((names for kind, names in _DETAILS if isinstance(error, kind)), ()):
         first, *others = name.split("_")
         if value := getattr(error, name):
-            found["".join([first, *map(str.capitalize, others)])] = value
-    return found
+            details["".join([first, *map(str.capitalize, others)])] = value
+    return details
 
 
 def agent_in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:
@@ -173,5 +173,5 @@ def agent_in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:
     It is `agent` itself, named "", if the agent does not know the name in the journal.
     """
     name = "" if state.agent is None else state.agent.name
-    found = find_agent(agent, name) if name else agent
-    return ("", agent) if found is None else (name, found)
+    named_agent = find_agent(agent, name) if name else agent
+    return ("", agent) if named_agent is None else (name, named_agent)

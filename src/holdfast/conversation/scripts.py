@@ -84,8 +84,8 @@ class Scripts(ObjectStruct):
         except BaseException:
             script.close()
             raise
-        left = script.close()
-        return _with_note(result, left) if left else result
+        notes = script.close()
+        return _with_note(result, notes) if notes else result
 
 
 class _Printed:
@@ -133,12 +133,12 @@ class _Script:
             answer = self._journal.fold.assistant
             assert answer is not None  # of which this call is
         self._time = answer.timestamp
-        self._seen = answer.seq  # the last event that was read
+        self._last_seq = answer.seq  # the last event that was read
         self._recorded: dict[str, ToolCall] = {}
         self._arrived: list[tuple[str, ToolResult]] = []  # not yet given to the script, in order
         self._pending: dict[str, int] = {}  # the interpreter's numbers by call id
         self._new: list[ToolCall] = []  # made by the script, and not yet journaled
-        self._made = 0
+        self._call_count = 0
 
     # --- the interpreter ---
 
@@ -177,36 +177,40 @@ class _Script:
         except self._monty.MontyError as error:
             failed = str(error)
         failed = printed.excess or failed
-        result = ToolResult.failure(failed) if failed else ToolResult(_shown(value))
+        result = ToolResult.failure(failed) if failed else ToolResult(_as_content(value))
         return _cut(printed.output, result, mode.output)
 
-    def _drive(self, found: monty.SyncSnapshot, printed: _Printed) -> Any:
+    def _drive(self, snapshot: monty.SyncSnapshot, printed: _Printed) -> Any:
         """Answer the interpreter until the script ends; return its value."""
         kinds = self._monty
-        while not (printed.excess or isinstance(found, kinds.MontyComplete)):
-            if isinstance(found, kinds.NameLookupSnapshot):
-                name = found.variable_name
-                known = name in self._functions
-                found = found.resume(value=_named(name)) if known else found.resume()
-            elif isinstance(found, kinds.FunctionSnapshot):
-                if found.is_os_function:
-                    found = found.resume_not_handled()
+        while not (printed.excess or isinstance(snapshot, kinds.MontyComplete)):
+            if isinstance(snapshot, kinds.NameLookupSnapshot):
+                name = snapshot.variable_name
+                is_function = name in self._functions
+                snapshot = (
+                    snapshot.resume(value=_function_named(name))
+                    if is_function
+                    else snapshot.resume()
+                )
+            elif isinstance(snapshot, kinds.FunctionSnapshot):
+                if snapshot.is_os_function:
+                    snapshot = snapshot.resume_not_handled()
                     continue
                 answer: Any = {"future": ...}
                 try:
-                    call = self._call(str(found.function_name), found.args, found.kwargs)
-                    self._pending[call.id] = found.call_id
+                    call = self._call(str(snapshot.function_name), snapshot.args, snapshot.kwargs)
+                    self._pending[call.id] = snapshot.call_id
                 except (NameError, TypeError, ValueError) as error:
                     answer = {"exception": error}
-                found = found.resume(answer)
+                snapshot = snapshot.resume(answer)
             else:
                 call_id, result = self._next()
                 number = self._pending.pop(call_id)
-                found = found.resume({number: self._outcome(call_id, result)})
+                snapshot = snapshot.resume({number: self._outcome(call_id, result)})
         if printed.excess:
             raise _ScriptEnded(ToolResult.failure(printed.excess))
-        assert isinstance(found, kinds.MontyComplete)
-        return found.output
+        assert isinstance(snapshot, kinds.MontyComplete)
+        return snapshot.output
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
         """Return the next call of the script. Raises `NameError`, `TypeError` or `ValueError` for
@@ -222,13 +226,15 @@ class _Script:
         if twice := arguments.keys() & kwargs.keys():
             raise TypeError(f"{name}() got multiple values for argument {min(twice)!r}")
         data = _arguments(name, {**arguments, **kwargs})
-        if self._made >= self._mode.calls:
+        if self._call_count >= self._mode.calls:
             text = f"The script was ended: it may make {self._mode.calls:,} calls."
             raise _ScriptEnded(ToolResult.failure(text))
-        call = ToolCall(f"{self._id}.{self._made}", function.tool.name, msgspec.json.decode(data))
+        call = ToolCall(
+            f"{self._id}.{self._call_count}", function.tool.name, msgspec.json.decode(data)
+        )
         if self._journal.secrets is not None:
             call = self._journal.secrets.mask_value(call)
-        self._made += 1
+        self._call_count += 1
         recorded = self._recorded.get(call.id)
         if recorded is None:
             self._new.append(call)
@@ -261,7 +267,7 @@ class _Script:
     def _read(self) -> None:
         """Read the calls of this script and their results that were appended since."""
         with self._journal.changed:
-            events = self._journal.after(self._seen)
+            events = self._journal.after(self._last_seq)
         for event in events:
             if type(event) is ev.DamagedEvent:
                 event = stand_in(event) or event
@@ -273,7 +279,7 @@ class _Script:
             elif type(event) is ev.ToolCallFinished and event.call_id in self._recorded:
                 self._arrived.append((event.call_id, event.result))
         if events:
-            self._seen = events[-1].seq
+            self._last_seq = events[-1].seq
 
     @property
     def _interpreter(self) -> str:
@@ -295,18 +301,18 @@ class _Script:
 
     def _advance(self) -> None:
         """Run or settle the calls whose turn it is. Raises `CallParked` if none can proceed."""
-        seen = self._seen
+        before = self._last_seq
         with self._journal.changed:
             now = self._journal.fold.nested(self._id)
-            lost = [item.call for item in now if item.attempt and not item.runner]
+            orphans = [item.call for item in now if item.attempt and not item.runner]
             ready = [item.call for item in now if item.ready]
         self._check_cancelled()
-        if lost:
-            self._calls.recover(lost, self._id)
+        if orphans:
+            self._calls.recover(orphans, self._id)
         elif ready:
             self._calls.run(ready, (), self._token, None, self._id)
         self._read()
-        if self._seen == seen:
+        if self._last_seq == before:
             raise CallParked
 
     def _check_cancelled(self) -> None:
@@ -329,7 +335,7 @@ class _Script:
         ready: list[ToolCall] = []
         started: list[ToolCall] = []
         with journal:
-            made = journal.add(
+            event = journal.add(
                 ev.CodeCallsMade,
                 call_id=self._id,
                 calls=calls,
@@ -338,7 +344,7 @@ class _Script:
                 interpreter=self._interpreter,
             )
             before = [item for item in journal.fold.open.values() if item.parent == self._id]
-            items = {item.call.id: item for item in before} | made_by_script(made)
+            items = {item.call.id: item for item in before} | made_by_script(event)
             for index, result in refused.items():
                 self._calls.write_start(calls[index], 1)
                 self._calls.write_result(calls[index], result)
@@ -350,7 +356,7 @@ class _Script:
                 if verdict.decision == "deny":
                     del items[call.id]
                 elif verdict.decision == "ask":
-                    items[call.id].asked = verdict.reason
+                    items[call.id].ask_reason = verdict.reason
             if context.may_ask and not self._token:
                 ready = [item.call for item in turn(items.values()) if item.ready]
                 started = ready[: context.agent.parallel_calls]
@@ -370,13 +376,13 @@ class _Script:
                 f"[Not run, because the script did not await it: {_named_calls(self._new)}]"
             )
         with journal.changed:
-            left = [item for item in journal.fold.open.values() if item.parent == self._id]
-        if not left:
+            unsettled = [item for item in journal.fold.open.values() if item.parent == self._id]
+        if not unsettled:
             return notes
         with journal:
-            for item in left:
+            for item in unsettled:
                 self._calls.write_settled(item, _LEFT, "unknown")
-        unknown = [item.call for item in left if item.attempt]
+        unknown = [item.call for item in unsettled if item.attempt]
         if unknown:
             notes.append(f"[The outcome of {_named_calls(unknown)} is unknown. {UNKNOWN}]")
         return notes
@@ -393,7 +399,7 @@ def _killer(pid: int | None) -> Callable[[], None]:
     return kill
 
 
-def _named(name: str) -> Callable[..., None]:
+def _function_named(name: str) -> Callable[..., None]:
     """Return a value that the interpreter takes for an outer function of this name."""
 
     def function() -> None:
@@ -434,8 +440,8 @@ def _value(result: ToolResult) -> Any:
     return "\n".join(texts) if texts else None
 
 
-def _shown(value: Any) -> tuple[TextContent, ...]:
-    """Return the value of a script's last expression as the model is shown it; nothing for None."""
+def _as_content(value: Any) -> tuple[TextContent, ...]:
+    """Return the value of a script's last expression as content; nothing for None."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -476,9 +482,9 @@ def _with_note(result: ToolResult, notes: list[str]) -> ToolResult:
 
 
 def _named_calls(calls: list[ToolCall]) -> str:
-    shown = ", ".join([_brief(call) for call in calls[:_MAX_SHOWN_CALLS]])
+    text = ", ".join([_brief(call) for call in calls[:_MAX_SHOWN_CALLS]])
     more = len(calls) - _MAX_SHOWN_CALLS
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    return f"{text} and {more:,} more" if more > 0 else text
 
 
 def _brief(call: ToolCall) -> str:

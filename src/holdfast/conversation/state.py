@@ -69,14 +69,14 @@ class ConversationState:
     another agent, model or toolset.
     """
 
-    __slots__ = ("_events", "_fold", "_read", "id", "status")
+    __slots__ = ("_events", "_fold", "_load", "id", "status")
 
     def __init__(
         self, id: str, events: Sequence[ev.AnyEvent] = (), status: ConversationStatus | None = None
     ) -> None:
         self.id = id
         self._events: tuple[ev.AnyEvent, ...] | None = tuple(events)
-        self._read: Callable[[int], tuple[ev.AnyEvent, ...]] | None = None
+        self._load: Callable[[int], tuple[ev.AnyEvent, ...]] | None = None
         self._fold: Fold | None = None
         self.status: ConversationStatus = self._folded.status if status is None else status
 
@@ -86,21 +86,21 @@ class ConversationState:
         id: str,
         status: ConversationStatus,
         folded: Fold,
-        read: Callable[[int], tuple[ev.AnyEvent, ...]],
+        load: Callable[[int], tuple[ev.AnyEvent, ...]],
     ) -> ConversationState:
-        """Return a state whose fold is known. `read(last_seq)` loads its events when they are
+        """Return a state whose fold is known. `load(last_seq)` loads its events when they are
         first needed."""
-        found = cls(id, (), status)
-        found._fold, found._events, found._read = folded, None, read
-        return found
+        state = cls(id, (), status)
+        state._fold, state._events, state._load = folded, None, load
+        return state
 
     @property
     def events(self) -> tuple[ev.AnyEvent, ...]:
         """All events so far, in order."""
         if self._events is None:
             assert self._fold is not None
-            assert self._read is not None
-            self._events, self._read = self._read(self._fold.last_seq), None
+            assert self._load is not None
+            self._events, self._load = self._load(self._fold.last_seq), None
         return self._events
 
     @property
@@ -217,9 +217,9 @@ class ConversationState:
     def pending_confirmations(self) -> tuple[PendingConfirmation, ...]:
         """Calls that wait for an approval or a rejection."""
         return tuple(
-            PendingConfirmation(item.call, item.asked, item.call.arguments_hash, item.risk)
+            PendingConfirmation(item.call, item.ask_reason, item.call.arguments_hash, item.risk)
             for item in self._folded.open.values()
-            if item.asked is not None
+            if item.ask_reason is not None
         )
 
     @property

@@ -56,8 +56,8 @@ def set_timer(journal: Journal, rule: Timer, call_id: str = "") -> ev.TimerSet:
             "A conversation that another one spawned has no timers: its parent waits for it. Set"
             " the timer in the parent."
         )
-    known = journal.fold.timers.by_id
-    if rule.id not in known and len(known) >= MAX_TIMERS:
+    by_id = journal.fold.timers.by_id
+    if rule.id not in by_id and len(by_id) >= MAX_TIMERS:
         raise Conflict(
             f"Conversation {journal.id!r} has {MAX_TIMERS} timers, the most that it may have."
             " Cancel one first."
@@ -92,8 +92,8 @@ def wake(
         at = now + when if isinstance(when, timedelta) else time_of(when)
         text = clean(f"{WOKEN}\n{note}" if note else WOKEN)
         rule = make_rule((TextContent(text),), id=id, at=at, timezone=timezone, sender="holdfast")
-        known = journal.fold.timers.by_id.get(id)
-        if known is None or (known.due, known.content) != (rule.due, rule.content):
+        timer = journal.fold.timers.by_id.get(id)
+        if timer is None or (timer.due, timer.content) != (rule.due, rule.content):
             check_ahead(rule.due, now)
             set_timer(journal, rule, call_id)
         return rule.due
@@ -103,9 +103,9 @@ def cancel_timer(journal: Journal, timer: str, by: str, reason: str) -> None:
     """Cancel a timer. Within a transaction. Raises `NotFound`."""
     if timer not in journal.fold.timers.by_id:
         others = ", ".join(repr(id) for id in journal.fold.timers.by_id)
-        known = f"It has {others}." if others else "It has none."
+        hint = f"It has {others}." if others else "It has none."
         raise NotFound(
-            f"Conversation {journal.id!r} has no timer {timer!r}. {known}", "timer", timer
+            f"Conversation {journal.id!r} has no timer {timer!r}. {hint}", "timer", timer
         )
     journal.index_timer(timer, None)
     journal.add(ev.TimerCancelled, timer=timer, by=by, reason=reason)
@@ -116,17 +116,17 @@ def ring(journal: Journal, rung: Sequence[RungOccurrence], drives: bool) -> None
 
     `drives` is True if a loop takes the messages up.
     """
-    found: list[Timer] = []
+    due_timers: list[Timer] = []
     for timer, due in rung:
         one = journal.fold.timers.by_id.get(timer)
         if one is not None and one.due <= due:
-            found.append(one)
+            due_timers.append(one)
         elif one is not None:
             # The ring has removed the row of a stale index.
             journal.index_timer(timer, one.due)
-    if found:
+    if due_timers:
         now = max(journal.clock(), *(due for _, due in rung))
-        _fire(journal, found, now, drives)
+        _fire(journal, due_timers, now, drives)
 
 
 def fire_due(journal: Journal, drives: bool) -> bool:
@@ -136,9 +136,9 @@ def fire_due(journal: Journal, drives: bool) -> bool:
         return False
     with journal:
         now = journal.clock()
-        found = [one for one in journal.fold.timers.by_id.values() if one.due <= now]
-        _fire(journal, sorted(found, key=lambda one: one.due), now, drives)
-        return bool(found)
+        due_timers = [one for one in journal.fold.timers.by_id.values() if one.due <= now]
+        _fire(journal, sorted(due_timers, key=lambda one: one.due), now, drives)
+        return bool(due_timers)
 
 
 def seconds_to_timer(journal: Journal) -> float | None:
@@ -146,26 +146,26 @@ def seconds_to_timer(journal: Journal) -> float | None:
     due = journal.fold.timers.next_due
     if due is None:
         return None
-    left = due - journal.clock()
-    return min(MAX_WAIT_SECONDS, max(0.0, left / timedelta(seconds=1)))
+    delay = due - journal.clock()
+    return min(MAX_WAIT_SECONDS, max(0.0, delay / timedelta(seconds=1)))
 
 
 def _fire(journal: Journal, due: list[Timer], now: datetime, drives: bool) -> None:
-    sent = False
+    has_message = False
     for timer in due:
         try:
-            found = occurrences(timer, now, journal.fold.based_on)
+            due_occurrences = occurrences(timer, now, journal.fold.based_on)
         except (ConfigurationError, OverflowError) as error:
             # Its time zone is unknown on this machine, for example. What is due is sent.
-            found = [Occurrence(timer.due, None)]
+            due_occurrences = [Occurrence(timer.due, None)]
             text = f"the timer {timer.id!r} ends: {error}"
             journal.add(ev.NoteRecorded, about=ABOUT, text=text, details={"timer": timer.id})
             journal.log(text)
-        for one in found:
+        for one in due_occurrences:
             _record(journal, timer, one, now)
-            sent = sent or not one.silent
-        journal.index_timer(timer.id, found[-1].next)
-    if sent and drives and journal.fold.status in AT_REST:
+            has_message = has_message or not one.silent
+        journal.index_timer(timer.id, due_occurrences[-1].next)
+    if has_message and drives and journal.fold.status in AT_REST:
         journal.add(ev.StatusChanged, status=ConversationStatus.RUNNING.value)
 
 
@@ -195,7 +195,7 @@ def timers_in(store: Store, conversation_id: str) -> tuple[Timer, ...]:
 
 def is_asked(store: Store, conversation_id: str) -> bool:
     """Return True if a conversation at rest in a store has a message to answer."""
-    return _read(store, conversation_id).fold.asked
+    return _read(store, conversation_id).fold.has_new_message
 
 
 def _read(store: Store, conversation_id: str) -> Journal:

@@ -45,7 +45,7 @@ class Titling:
     def _run(self) -> None:
         context, journal = self._context, self._context.journal
         try:
-            title, by = written(context, self._titler, self._cancelled)
+            title, by = generate_title(context, self._titler, self._cancelled)
         except BaseException as error:  # also a SystemExit of a custom model: the thread ends here
             if self._cancelled:
                 return  # the next process tries again
@@ -58,7 +58,7 @@ class Titling:
                 journal.add(ev.ConversationLabelled, title=title, by=by)
 
 
-def written(
+def generate_title(
     context: RunContext, titler: Any, cancelled: Cancellation | None = None
 ) -> tuple[str, str]:
     """Return a title by the first message, and the name of its model or function. The calls of a

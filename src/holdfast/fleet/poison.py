@@ -38,7 +38,7 @@ def place_of_death(journal: Journal) -> str:
     again. So are two model calls with no answer between them, and the same first command.
     """
     fold = journal.fold
-    if fold.status is not RUNNING and not fold.asked:
+    if fold.status is not RUNNING and not fold.has_new_message:
         waiting = journal.commands()
         return f"command {waiting[0].number}" if waiting else ""
     calls = [one.call for one in fold.open.values() if one.attempt and not one.runner]
@@ -53,7 +53,7 @@ def end_run(journal: Journal, how: str, times: int) -> bool:
     ERROR and the reason. Return False if no run is in progress. Raises `StoreError`."""
     with journal:
         fold = journal.fold
-        if fold.status is not RUNNING and not fold.asked:
+        if fold.status is not RUNNING and not fold.has_new_message:
             return False
         for item in list(fold.open.values()):
             if item.attempt and not item.runner:

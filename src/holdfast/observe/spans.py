@@ -19,7 +19,7 @@ from holdfast.observe.content import answer_json, cut, messages_json, prompt_jso
 if TYPE_CHECKING:
     from holdfast.agent.condenser import Condensed
     from holdfast.content import ToolCall
-    from holdfast.conversation.observer import Told, Undo
+    from holdfast.conversation.observer import OnOutcome, Undo
     from holdfast.conversation.state import Fold
     from holdfast.llm.completion import Completion
 
@@ -342,7 +342,7 @@ class Spans(Generic[S]):
 
     # --- operations on this thread ---
 
-    def asking(self, head: ev.AgentConfigured) -> Told[Completion]:
+    def asking(self, head: ev.AgentConfigured) -> OnOutcome[Completion]:
         """See `Watch.asking`."""
         self._head = head
         chat = self._model_call = self._start_chat(head)
@@ -423,7 +423,7 @@ class Spans(Generic[S]):
         opened = self._calls.get(call_id)
         return no_undo if opened is None else self._maker.enter(opened.span)
 
-    def condensing(self) -> Told[Condensed]:
+    def condensing(self) -> OnOutcome[Condensed]:
         """See `Watch.condensing`."""
         # There may be no run now.
         operation = self._operation(names.CONDENSE)

@@ -636,11 +636,12 @@ class RemoteConversation(ConversationInterface):
         fold = self._copy.fold
         if self._closing or self._follower.lost is not None:
             return True
-        if fold.status is RUNNING or fold.asked:
+        if fold.status is RUNNING or fold.has_new_message:
             return False
         # a pause lets calls that have begun end first
         return not any(
-            item.attempt and item.asked is None and not item.script for item in fold.open.values()
+            item.attempt and item.ask_reason is None and not item.script
+            for item in fold.open.values()
         )
 
     def _driven(self) -> bool:

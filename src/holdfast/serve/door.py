@@ -179,7 +179,7 @@ class LocalSession:
         journal, awaits = self._hosting.journal, self._hosting.questions.awaits
         with journal.changed:
             fold = journal.fold
-            return rest_of(fold, fold.last_seq, fold.asked, below, awaits)
+            return rest_of(fold, fold.last_seq, fold.has_new_message, below, awaits)
 
     def asks(self) -> bool:
         """Return True if the conversation waits for its user, or did when its process died: the

@@ -736,7 +736,7 @@ class Host:
         return [
             (one.call.id, one.call.arguments_hash)
             for one in fold(self._store.tail(id)).open.values()
-            if one.asked is not None
+            if one.ask_reason is not None
         ]
 
     def _execute(
