@@ -93,33 +93,35 @@ class DelegatedChildren(ObjectStruct):
         journal = self._journal
         with journal.changed:
             events = list(journal.events) if journal.fold.assistant is not None else []
-        found = children_of(self.id, events)
+        children = children_of(self.id, events)
         with self._lock:
-            self._delegated = found if self._delegated is None else self._delegated
+            self._delegated = children if self._delegated is None else self._delegated
             return self._delegated
 
-    def record(self, id: str, given: DelegatedChild) -> None:
+    def record(self, id: str, entry: DelegatedChild) -> None:
         children = self.all()
         with self._lock:
-            given.known = children[id].known if id in children else 0
-            children[id] = given
+            entry.known_seq = children[id].known_seq if id in children else 0
+            children[id] = entry
 
     def mark_known(self, id: str, seq: int) -> None:
         children = self.all()
         with self._lock:
             if id in children:
-                children[id].known = max(children[id].known, seq)
+                children[id].known_seq = max(children[id].known_seq, seq)
 
     def select(self, ids: Sequence[str]) -> list[str]:
         """Return the named children; by default those in the background. Raises `ToolError`."""
-        known = self.all()
+        children = self.all()
         if not ids:
             with self._lock:
                 working = list(self._background)
-            return working or [id for id, one in known.items() if one.background and not one.known]
+            return working or [
+                id for id, one in children.items() if one.background and not one.known_seq
+            ]
         for id in ids:
-            if id not in known:
-                there = ", ".join(known) or "none"
+            if id not in children:
+                there = ", ".join(children) or "none"
                 raise tool_refusal(
                     f"No agent works in the background as {id!r}. There are: {there}."
                 )
@@ -127,11 +129,11 @@ class DelegatedChildren(ObjectStruct):
 
     def names(self, others: Sequence[str] = ()) -> str:
         """Return the sentence that names the children, and the `others` of the same tenant."""
-        known = [f"{id} ({one.agent})" for id, one in self.all().items()]
+        labels = [f"{id} ({one.agent})" for id, one in self.all().items()]
         above = ["parent"] if others and self._journal.spawned_by else []
         tenant = namespace_of(self.id)
         mine = [id for id in others if id != "parent" and namespace_of(id) == tenant]
-        return f"There are: {', '.join([*above, *known, *mine]) or 'none'}."
+        return f"There are: {', '.join([*above, *labels, *mine]) or 'none'}."
 
     def find_open(self, id: str) -> Conversation | None:
         children = self._context.children
@@ -146,11 +148,11 @@ class DelegatedChildren(ObjectStruct):
         store = self._journal.store
         listed = store.list([id])
         last = listed[0].last_seq if listed else 0
-        read, found = self._outcome_cache.get(id, (None, None))
-        if found is None or read != last:
-            found = ChildOutcome.of(self._new_conversation(self._context.agent, store, id), agent)
-            self._outcome_cache[id] = last, found
-        return found
+        cached_seq, outcome = self._outcome_cache.get(id, (None, None))
+        if outcome is None or cached_seq != last:
+            outcome = ChildOutcome.of(self._new_conversation(self._context.agent, store, id), agent)
+            self._outcome_cache[id] = last, outcome
+        return outcome
 
     @contextmanager
     def wakeup(
@@ -165,14 +167,16 @@ class DelegatedChildren(ObjectStruct):
             forget.callback(context.cancelled.add_callback(event.set))
             for journal in (self._journal, *(child.hosting.journal for child in children)):
                 forget.callback(journal.changed.listen(event.set))
-            yield lambda left: event.wait(min(left, FOREIGN_POLL_SECONDS) if foreign else left)
+            yield lambda seconds: event.wait(
+                min(seconds, FOREIGN_POLL_SECONDS) if foreign else seconds
+            )
 
     def check_agent(self, delegates: Delegates, id: str) -> None:
         """Raise `ToolError` if the agent of a child no longer exists."""
-        given = self.all()[id]
-        if given.agent not in delegates.given:
+        entry = self.all()[id]
+        if entry.agent not in delegates.given:
             raise tool_refusal(
-                f"The agent {given.agent!r} of the conversation {id!r} no longer exists."
+                f"The agent {entry.agent!r} of the conversation {id!r} no longer exists."
             )
 
     def agent_at(
@@ -189,11 +193,11 @@ class DelegatedChildren(ObjectStruct):
             folders = self._folders = self._folders or ChildFolders(self._context.runtime)
         return folders.open(agent, id, kind)
 
-    def report(self, found: ChildOutcome) -> str:
+    def report(self, outcome: ChildOutcome) -> str:
         """Return a child's result, with its changes if it has a folder of its own."""
-        if self._folders is None or found.status not in (*ENDED, _S.PAUSED):
-            return found.report
-        return f"{found.report}{self._folders.report(found.id)}"
+        if self._folders is None or outcome.status not in (*ENDED, _S.PAUSED):
+            return outcome.report
+        return f"{outcome.report}{self._folders.report(outcome.id)}"
 
     def close_folder(self, id: str) -> None:
         """End what a closed child left running in its own folder."""
@@ -209,12 +213,12 @@ class DelegatedChildren(ObjectStruct):
         if not id:
             yield
             return
-        known = self.all().get(id)
-        if known is None:
+        entry = self.all().get(id)
+        if entry is None:
             raise tool_refusal(f"You gave no work to a conversation {id!r}. {self.names()}")
-        if known.agent != agent:
+        if entry.agent != agent:
             raise tool_refusal(
-                f"The conversation {id!r} is of the agent {known.agent!r}.", "validation"
+                f"The conversation {id!r} is of the agent {entry.agent!r}.", "validation"
             )
         with self._lock:
             if id in self._resuming or (bounded and id in self._background):
@@ -278,10 +282,10 @@ class DelegatedChildren(ObjectStruct):
                             untold.append(id)
             for id in untold:
                 try:
-                    found = self.outcome(id)
+                    outcome = self.outcome(id)
                     # else the outcome is posted when the conversation is opened again
-                    if found.status in ENDED and not self._context.closing:
-                        self._post(found)
+                    if outcome.status in ENDED and not self._context.closing:
+                        self._post(outcome)
                 except (ConversationClosed, StoreError) as error:
                     self._journal.log(f"the outcome of its child {id} could not be posted: {error}")
 
@@ -333,18 +337,18 @@ class DelegatedChildren(ObjectStruct):
                 return
         self._post(ChildOutcome.of(child, agent))
 
-    def _post(self, found: ChildOutcome) -> None:
+    def _post(self, outcome: ChildOutcome) -> None:
         """Post the outcome as a message from the child; once, however often this is called."""
-        if found.seq <= self.all()[found.id].known:
+        if outcome.seq <= self.all()[outcome.id].known_seq:
             return
-        what = "is done" if found.status is _S.FINISHED else "did not finish"
+        what = "is done" if outcome.status is _S.FINISHED else "did not finish"
         text = (
-            f"[{found.agent}, to which you gave a task in the conversation {found.id},"
-            f" {what}.]\n\n{self.report(found)}"
+            f"[{outcome.agent}, to which you gave a task in the conversation {outcome.id},"
+            f" {what}.]\n\n{self.report(outcome)}"
         )
-        key = f"{found.id}@{found.seq}"
-        self._deliver(Send((TextContent(text),), key, found.id), key)
-        self.mark_known(found.id, found.seq)
+        key = f"{outcome.id}@{outcome.seq}"
+        self._deliver(Send((TextContent(text),), key, outcome.id), key)
+        self.mark_known(outcome.id, outcome.seq)
 
     def _unwatch(self, id: str) -> None:
         with self._lock:
@@ -376,8 +380,8 @@ class DelegatedChildren(ObjectStruct):
     def join(self, deadline: float) -> None:
         """Wait for the threads of closed children, until `deadline` (monotonic seconds)."""
         with self._lock:
-            given = self._delegated or {}
-            detached = {id for id, one in given.items() if one.detached}
+            children = self._delegated or {}
+            detached = {id for id, one in children.items() if one.detached}
             threads = [one for id, one in self._background.items() if id not in detached]
         for thread in threads:
             if thread is not threading.current_thread():
@@ -385,11 +389,11 @@ class DelegatedChildren(ObjectStruct):
 
     # --- after a crash ---
 
-    def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
-        """Let a child of an earlier call continue if `wanted()`; return False if that fails."""
+    def _open_again(self, id: str, condition: Callable[[], bool]) -> bool:
+        """Let a child of an earlier call continue if `condition()`; return False if that fails."""
         delegates = self._delegates_of(id)
         try:
-            if wanted() and delegates is not None:
+            if condition() and delegates is not None:
                 call = ToolCall(id.removeprefix(f"{self.id}."), "delegate", {})
                 self.reopen(self._call_context(call), delegates, id)
             return True
@@ -411,9 +415,9 @@ class DelegatedChildren(ObjectStruct):
         self, context: ToolContext, delegates: Delegates, id: str, place: object = None
     ) -> None:
         """Let a child of an earlier call continue. Raises `LeaseHeld`."""
-        given = self.all()[id]
+        entry = self.all()[id]
         self.check_agent(delegates, id)
-        agent, runtime = self.agent_at(delegates, given.agent, id)
+        agent, runtime = self.agent_at(delegates, entry.agent, id)
         spawned = context.spawn(agent, id=id, detached=delegates.detached, runtime=runtime)
         child = cast("Conversation", spawned)
         try:
@@ -425,8 +429,8 @@ class DelegatedChildren(ObjectStruct):
             if not self.is_watched(id):
                 child.close(FOREIGN_POLL_SECONDS)
             raise
-        given.detached = delegates.detached
-        self.watch(child, given.agent, place)
+        entry.detached = delegates.detached
+        self.watch(child, entry.agent, place)
 
     def attach(self, agents: Sequence[Agent]) -> None:
         """Reopen the background children of a reopened conversation, and post outcomes reached
@@ -446,14 +450,14 @@ class DelegatedChildren(ObjectStruct):
             calls = [item.effective for item in journal.fold.open.values()]
             awaited = [ids_of(one.arguments) for one in calls if one.name == "delegate_collect"]
             resumed = [one.arguments.get("resume") for one in calls if one.name == "delegate"]
-        for id, given in list(self.all().items()):
-            mine = given.background and given.agent in delegates.given
+        for id, entry in list(self.all().items()):
+            mine = entry.background and entry.agent in delegates.given
             if id not in listed or not mine or id in resumed or self.is_watched(id):
                 continue
             status = listed[id].status
             if status in ENDED and not self.has_mail(id):
                 collected = any(not ids or id in ids for ids in awaited)
-                if listed[id].last_seq != given.known and not collected:
+                if listed[id].last_seq != entry.known_seq and not collected:
                     self._post(self.outcome(id))
             elif status != _S.PAUSED:
                 self._open_again(id, lambda: True)
@@ -484,9 +488,9 @@ class DelegatedChildren(ObjectStruct):
         if journal.fold.status is _S.PAUSED:
             return
         resumed: list[str] = []
-        for id, given in list(self.all().items()):
+        for id, entry in list(self.all().items()):
             with self._lock:
-                stopped, given.stopped = given.stopped, False
+                stopped, entry.stopped = entry.stopped, False
             if not stopped:
                 continue
             child = self.find_open(id)

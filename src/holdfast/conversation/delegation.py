@@ -116,13 +116,13 @@ class Delegation(ObjectStruct):
                 children.hold_place(delegates, context.attempt <= 1) as place,
             ):
                 id = resume or f"{self.id}.{context.call_id}"
-                made, runtime = children.agent_at(delegates, agent, id)
-                work = ChildWork(agent, made, task, resume, runtime)
+                child_agent, runtime = children.agent_at(delegates, agent, id)
+                work = ChildWork(agent, child_agent, task, resume, runtime)
                 if not background:
                     return self._remember_meta(context, self._run_child(context, work))
                 child = self._start_child(context, work, delegates.detached)
                 children.record(child.id, DelegatedChild(agent, True, 0, delegates.detached))
-                found = ChildOutcome.of(child, agent)
+                outcome = ChildOutcome.of(child, agent)
                 children.watch(child, agent, place)
         except ConversationClosed:
             return self._remember_meta(context, _continues_later(agent))
@@ -135,7 +135,7 @@ class Delegation(ObjectStruct):
             " sent to you as a message. delegate_poll reports its progress, delegate_collect waits"
             " for it, delegate_cancel stops it."
         )
-        status = found.status.value
+        status = outcome.status.value
         meta = {CHILD: {"id": child.id, "agent": agent, "status": status, "background": True}}
         return self._remember_meta(context, _answer(text, meta))
 
@@ -159,40 +159,40 @@ class Delegation(ObjectStruct):
         name = work.name
         child = self._start_child(context, work, False)
         children.record(child.id, DelegatedChild(name, False))
-        shown = None
+        last_report = None
         try:
-            found = ChildOutcome.of(child, name)
+            outcome = ChildOutcome.of(child, name)
             while not context.cancelled:
                 with children.wakeup(context, [child.id]) as wakeup:
                     ended = has_ended(child)
-                    found = ChildOutcome.of(child, name)
+                    outcome = ChildOutcome.of(child, name)
                     if ended and close_inbox(child):
                         break
-                    if found.reportable != shown:
-                        self._report_progress(context, found.progress, found.waits)
-                        shown = found.reportable
+                    if outcome.reportable != last_report:
+                        self._report_progress(context, outcome.progress, outcome.waits)
+                        last_report = outcome.reportable
                     if not context.cancelled:
                         wakeup(LONGEST_WAIT)
             if context.cancelled:
                 child.wait(2.0)
-                found = ChildOutcome.of(child, name)
+                outcome = ChildOutcome.of(child, name)
         finally:
             child.close()
             children.close_folder(child.id)
-        if self._context.closing and found.status not in ENDED:
+        if self._context.closing and outcome.status not in ENDED:
             return _continues_later(name)
-        children.mark_known(child.id, found.seq)
-        meta = {CHILD: found.meta()}
-        if child.failure is not None and found.status not in ENDED:
+        children.mark_known(child.id, outcome.seq)
+        meta = {CHILD: outcome.meta()}
+        if child.failure is not None and outcome.status not in ENDED:
             problem = f"{name} stopped because its work could not be stored: {child.failure}"
             return ToolResult.failure(problem, meta=meta)
-        if context.cancelled and found.status not in ENDED:
-            text = f"{children.report(found)}\n{found.address}"
+        if context.cancelled and outcome.status not in ENDED:
+            text = f"{children.report(outcome)}\n{outcome.address}"
             return ToolResult.failure(text, "cancelled", meta=meta)
-        done = found.status is _S.FINISHED
-        output = found.state.output if done else None
-        content = (TextContent(children.report(found)), TextContent(found.address))
-        return ToolResult(content, output if isinstance(output, dict) else None, meta, not done)
+        finished = outcome.status is _S.FINISHED
+        output = outcome.state.output if finished else None
+        content = (TextContent(children.report(outcome)), TextContent(outcome.address))
+        return ToolResult(content, output if isinstance(output, dict) else None, meta, not finished)
 
     def _report_progress(self, context: ToolContext, line: str, waits: bool) -> None:
         """Report the progress of children; a wait for the user to the conversations above too."""
@@ -230,9 +230,9 @@ class Delegation(ObjectStruct):
                 if folder is None:
                     lines.append(f"{id}: no changes wait.")
                 elif applies:
-                    changed = folder.apply()
-                    paths += changed
-                    text = f"{id}: its changes are in your folder: {', '.join(changed) or 'none'}."
+                    applied = folder.apply()
+                    paths += applied
+                    text = f"{id}: its changes are in your folder: {', '.join(applied) or 'none'}."
                     if folder.exists:
                         text += f" {folder.workdir} is kept for what is not taken over."
                     lines.append(text)
@@ -248,81 +248,81 @@ class Delegation(ObjectStruct):
 
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
         """Run the tool `delegate_poll`."""
-        found = [self.children.outcome(id) for id in self.children.select(ids)]
-        if not found:
+        outcomes = [self.children.outcome(id) for id in self.children.select(ids)]
+        if not outcomes:
             return _answer("No agent works in the background.")
         ready = " Its answer can be collected."
-        lines = [f"{one.progress}.{ready if one.status in ENDED else ''}" for one in found]
-        return _answer("\n".join(lines), {CHILDREN: [one.meta() for one in found]})
+        lines = [f"{one.progress}.{ready if one.status in ENDED else ''}" for one in outcomes]
+        return _answer("\n".join(lines), {CHILDREN: [one.meta() for one in outcomes]})
 
     def collect(
         self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
     ) -> ToolResult:
         """Run the tool `delegate_collect`."""
-        wanted = self.children.select(ids)
-        if not wanted:
+        child_ids = self.children.select(ids)
+        if not child_ids:
             return _answer("No agent works in the background, so there is nothing to collect.")
-        with self.children.hold_messages(wanted):
-            found = self._collected(context, delegates, wanted, timeout)
-            return self._remember_meta(context, found)
+        with self.children.hold_messages(child_ids):
+            result = self._collected(context, delegates, child_ids, timeout)
+            return self._remember_meta(context, result)
 
     def _collected(
-        self, context: ToolContext, delegates: Delegates, wanted: Sequence[str], timeout: float
+        self, context: ToolContext, delegates: Delegates, child_ids: Sequence[str], timeout: float
     ) -> ToolResult:
         children = self.children
         deadline = time.monotonic() + min(timeout, LONGEST_WAIT)
-        found: list[ChildOutcome] = []
-        shown = None
+        outcomes: list[ChildOutcome] = []
+        last_report = None
         try:
-            for id in wanted:
+            for id in child_ids:
                 if children.outcome(id).status is _S.PAUSED:
                     children.reopen(context, delegates, id)
             while True:
-                with children.wakeup(context, wanted) as wakeup:
-                    found = [children.outcome(id) for id in wanted]
+                with children.wakeup(context, child_ids) as wakeup:
+                    outcomes = [children.outcome(id) for id in child_ids]
                     open = [
                         one
-                        for one in found
+                        for one in outcomes
                         if one.status not in ENDED or children.is_watched(one.id)
                     ]
-                    left = deadline - time.monotonic()
-                    if not open or context.cancelled or left < 0 or self._context.closing:
+                    remaining = deadline - time.monotonic()
+                    if not open or context.cancelled or remaining < 0 or self._context.closing:
                         break
                     now = [one.reportable for one in open]
-                    if now != shown:
+                    if now != last_report:
                         line = "; ".join(one.progress for one in open)
                         self._report_progress(context, line, any(one.waits for one in open))
-                        shown = now
-                    wakeup(left)
+                        last_report = now
+                    wakeup(remaining)
         except ConversationClosed:
             return _continues_later("The agents")
         if self._context.closing:
             return _continues_later("The agents")
-        over = [one for one in found if one.status in ENDED]
+        over = [one for one in outcomes if one.status in ENDED]
         for one in over:
             children.mark_known(one.id, one.seq)
         texts = [f"{children.report(one)}\n{one.address}" for one in over]
-        if len(found) > 1:
+        if len(outcomes) > 1:
             texts = [f"{one.agent} ({one.id}):\n{children.report(one)}" for one in over]
-        late = [one for one in found if one not in over]
+        late = [one for one in outcomes if one not in over]
         texts += [f"{one.progress}: no answer within {timeout:g} seconds." for one in late]
-        failed = any(one.status is not _S.FINISHED for one in found)
-        metas = [{**one.meta(), "collected": one in over} for one in found]
+        failed = any(one.status is not _S.FINISHED for one in outcomes)
+        metas = [{**one.meta(), "collected": one in over} for one in outcomes]
         return _answer("\n\n".join(texts), {CHILDREN: metas}, failed)
 
     def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
         """Run the tool `delegate_cancel`."""
         children = self.children
-        wanted = children.select(ids)
+        child_ids = children.select(ids)
         lines: list[str] = []
-        with children.hold_messages(wanted):
-            for id in wanted:
+        with children.hold_messages(child_ids):
+            for id in child_ids:
                 self._cancel_child(context, id)
-                found = children.outcome(id)
-                children.mark_known(id, found.seq)
-                done = f"{found.agent} ({id}) was done already."
-                lines.append(done if found.status in ENDED else children.report(found))
-        meta = {CHILDREN: [{**children.outcome(id).meta(), "collected": True} for id in wanted]}
+                outcome = children.outcome(id)
+                children.mark_known(id, outcome.seq)
+                text = f"{outcome.agent} ({id}) was done already."
+                lines.append(text if outcome.status in ENDED else children.report(outcome))
+        meta = {CHILDREN: [{**children.outcome(id).meta(), "collected": True} for id in child_ids]}
         return self._remember_meta(context, _answer("\n".join(lines), meta))
 
     def _cancel_child(self, context: ToolContext, id: str) -> None:
@@ -380,12 +380,12 @@ class Delegation(ObjectStruct):
                 f"This conversation may send to no conversation {conversation!r}."
                 f" {children.names(('parent', *delegates.send_to))}"
             )
-        given = children.all().get(conversation)
-        if given is not None:
+        entry = children.all().get(conversation)
+        if entry is not None:
             children.check_agent(delegates, conversation)
         self._messages.check(delegates.max_messages)
         works = children.find_open(conversation) is not None or children.is_watched(conversation)
-        begins = given is not None and not works
+        begins = entry is not None and not works
         with (
             children.hold_place(delegates, context.attempt <= 1)
             if begins
@@ -401,10 +401,12 @@ class Delegation(ObjectStruct):
                     f" {children.names(('parent', *delegates.send_to))}"
                 ) from None
             self._messages.count()
-            heard = self._wait_until_read(
-                context, delegates, conversation, place, given is not None
+            was_read = self._wait_until_read(
+                context, delegates, conversation, place, entry is not None
             )
-        later = "" if heard else " It is not running now and reads the message when it continues."
+        later = (
+            "" if was_read else " It is not running now and reads the message when it continues."
+        )
         return _answer(f"Sent to {conversation}.{later}")
 
     def _wait_until_read(
@@ -428,10 +430,10 @@ class Delegation(ObjectStruct):
                     except (LeaseHeld, ConversationClosed):  # closing, or another process has it
                         if self._context.closing:
                             raise
-                left = deadline - time.monotonic()
-                if context.cancelled or left < 0:
+                remaining = deadline - time.monotonic()
+                if context.cancelled or remaining < 0:
                     return False
-                wakeup(min(left, FOREIGN_POLL_SECONDS))
+                wakeup(min(remaining, FOREIGN_POLL_SECONDS))
 
 
 def _answer(text: str, meta: dict[str, Any] | None = None, is_error: bool = False) -> ToolResult:

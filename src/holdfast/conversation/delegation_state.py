@@ -34,13 +34,13 @@ parent."""
 class DelegatedChild(msgspec.Struct):
     """A child that was given work.
 
-    `background` is True if the call did not wait for it. `known` is the seq of the child's last
+    `background` is True if the call did not wait for it. `known_seq` is the seq of the child's last
     event whose outcome the model knows. `detached` is True if the child outlives its parent.
     """
 
     agent: str
     background: bool
-    known: int = 0
+    known_seq: int = 0
     detached: bool = False
     stopped: bool = False  # stopped by an interrupt of its parent, with which it resumes
 
@@ -50,7 +50,7 @@ def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Delegat
 
     The results of calls say which children were begun, whatever the calls' arguments were.
     """
-    found: dict[str, DelegatedChild] = {}
+    children: dict[str, DelegatedChild] = {}
     for event in events:
         match event:
             case ev.ToolCallFinished():
@@ -58,25 +58,29 @@ def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Delegat
                 for child in _entries([meta.get(CHILD)]):
                     one = str(child.get("id", ""))
                     # otherwise it belongs to the conversation that this one was forked from
-                    if one == id or one in found:
+                    if one == id or one in children:
                         background = child.get("background") is True
-                        known = found[one].known if one in found else 0
-                        known = known if background else max(known, _number(child.get("seq")))
-                        found[one] = DelegatedChild(str(child.get("agent", "")), background, known)
+                        known_seq = children[one].known_seq if one in children else 0
+                        known_seq = (
+                            known_seq if background else max(known_seq, _number(child.get("seq")))
+                        )
+                        children[one] = DelegatedChild(
+                            str(child.get("agent", "")), background, known_seq
+                        )
                 for one in _entries(meta.get(CHILDREN)):
-                    if one.get("collected") and one.get("id") in found:
-                        found[one["id"]].known = _number(one.get("seq"))
-            case ev.MessageAdded() if (child := found.get(event.sender)) is not None:
+                    if one.get("collected") and one.get("id") in children:
+                        children[one["id"]].known_seq = _number(one.get("seq"))
+            case ev.MessageAdded() if (child := children.get(event.sender)) is not None:
                 sender, _, seq = event.id.rpartition("@")
                 if sender == event.sender:
-                    child.known = _number(seq) or child.known
+                    child.known_seq = _number(seq) or child.known_seq
             case ev.NoteRecorded() if event.about in (STOPPED, RESUMED):
                 for id in cast("Sequence[Any]", event.details.get("children") or ()):
-                    if id in found:
-                        found[id].stopped = event.about == STOPPED
+                    if id in children:
+                        children[id].stopped = event.about == STOPPED
             case _:
                 pass
-    return found
+    return children
 
 
 def _number(value: Any) -> int:
@@ -86,8 +90,8 @@ def _number(value: Any) -> int:
 
 
 def _entries(value: Any) -> list[dict[str, Any]]:
-    found = cast("list[Any]", value) if isinstance(value, list | tuple) else []
-    return [one for one in found if isinstance(one, dict)]
+    items = cast("list[Any]", value) if isinstance(value, list | tuple) else []
+    return [one for one in items if isinstance(one, dict)]
 
 
 def ids_of(arguments: dict[str, Any]) -> tuple[str, ...]:
@@ -101,13 +105,13 @@ def ids_of(arguments: dict[str, Any]) -> tuple[str, ...]:
 def sends(events: Sequence[ev.AnyEvent]) -> list[datetime]:
     """Return the times at which a conversation sent messages to others."""
     calls: set[str] = set()  # ids of the last answer's `send_to` calls
-    found: list[datetime] = []
+    times: list[datetime] = []
     for event in events:
         if isinstance(event, ev.AssistantReplied):
             calls = {call.id for call in event.calls if call.name == "send_to"}
         elif isinstance(event, ev.ToolCallFinished) and event.call_id in calls:
-            found += [] if event.result.is_error else [event.timestamp]
-    return found
+            times += [] if event.result.is_error else [event.timestamp]
+    return times
 
 
 def last_word(events: Sequence[ev.AnyEvent]) -> datetime | None:
@@ -170,8 +174,8 @@ class ChildOutcome(msgspec.Struct, frozen=True):
         begin = f"{self.agent} ({self.id}): {self._steps}, waits for the user's"
         if waits := [_title(one.call) for one in self.state.pending_confirmations]:
             return f"{begin} approval of {', '.join(waits)}"
-        if asked := [_shortened(one.message) for _, one in self.state.pending_questions]:
-            return f"{begin} answer to: {'; '.join(asked)}"
+        if questions := [_shortened(one.message) for _, one in self.state.pending_questions]:
+            return f"{begin} answer to: {'; '.join(questions)}"
         calls = self.state.pending_calls if self.status is _S.RUNNING else ()
         doing = f", now {', '.join(map(_title, calls[:3]))}" if calls else ""
         status = self.status.value.replace("_", " ")
@@ -187,7 +191,7 @@ class ChildOutcome(msgspec.Struct, frozen=True):
     def report(self) -> str:
         """The child's result in the words for the parent's model."""
         answer, error, output = self.state.answer, self.state.error, self.state.output
-        said = f" Its last words were:\n{answer}" if answer.strip() else ""
+        last_words = f" Its last words were:\n{answer}" if answer.strip() else ""
         match self.status:
             case _S.FINISHED:
                 return answer if output is None else msgspec.json.encode(output).decode()
@@ -195,14 +199,16 @@ class ChildOutcome(msgspec.Struct, frozen=True):
                 why = "an error" if error is None else f"{error.error}: {error.message}"
                 limit = error is not None and error.error == "LimitExceeded"
                 what = "came to a limit and did not finish" if limit else "failed"
-                return f"{self.agent} {what} after {self._steps}: {why}{said}"
+                return f"{self.agent} {what} after {self._steps}: {why}{last_words}"
             case _S.STUCK:
                 return (
                     f"{self.agent} got stuck after {self._steps} and did not finish. Give it a"
-                    f" smaller task, or do it yourself.{said}"
+                    f" smaller task, or do it yourself.{last_words}"
                 )
             case _S.PAUSED:
-                return f"{self.agent} was stopped after {self._steps} and did not finish.{said}"
+                return (
+                    f"{self.agent} was stopped after {self._steps} and did not finish.{last_words}"
+                )
             case _:
                 return f"{self.progress}."
 

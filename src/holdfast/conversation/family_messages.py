@@ -19,15 +19,15 @@ _PAGE_EVENTS = 200  # events of another conversation per read
 
 def ancestors(journal: Journal, id: str) -> list[str]:
     """Return a conversation and its ancestors, the root last."""
-    found = [id]
-    while len(found) < _MAX_ANCESTORS:
-        key = journal.spawned_by if found[-1] == journal.id else ""
-        listed = [] if key else journal.store.list([found[-1]])
+    chain = [id]
+    while len(chain) < _MAX_ANCESTORS:
+        key = journal.spawned_by if chain[-1] == journal.id else ""
+        listed = [] if key else journal.store.list([chain[-1]])
         above = key.rpartition(":")[0] or (listed[0].spawner if listed else "")
-        if not above or above in found:
+        if not above or above in chain:
             break
-        found.append(above)
-    return found
+        chain.append(above)
+    return chain
 
 
 class MessageLimit(ObjectStruct):
@@ -48,22 +48,22 @@ class MessageLimit(ObjectStruct):
         """Raise `ToolError` if no message may be sent until the user's next one."""
         journal = self._journal
         with self._lock:
-            sent = self._sent_times
-        if sent is None:
+            times = self._sent_times
+        if times is None:
             with journal.changed:
                 events = list(journal.events) if journal.fold.assistant is not None else []
-            sent = sends(events)
+            times = sends(events)
             with self._lock:
-                self._sent_times = sent = sent if self._sent_times is None else self._sent_times
-        if len(sent) < most:
+                self._sent_times = times = times if self._sent_times is None else self._sent_times
+        if len(times) < most:
             return
         words = [self._last_word(id) for id in ancestors(journal, journal.id)]
         since = max([word for word in words if word is not None], default=None)
         with self._lock:
-            self._sent_times = sent = [at for at in sent if since is None or at >= since]
-        if len(sent) >= most:
+            self._sent_times = times = [at for at in times if since is None or at >= since]
+        if len(times) >= most:
             raise tool_refusal(
-                f"This conversation has sent {len(sent)} messages to others since the user's last"
+                f"This conversation has sent {len(times)} messages to others since the user's last"
                 " message, and may send no more until the next one. Do not try again: finish with"
                 " what you have, and say what is still open.",
                 "rate_limit",
