@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.agent_servers import Serving
 from tests.browser import Browser, Page
-from tests.server.test_page import ask_in, family, shown, talk
+from tests.server.test_page import ask_in, family, open_page, talk
 from tests.waiting import until
 
 BUG = '''def median(values):
@@ -88,7 +88,7 @@ State = Callable[[Browser, Serving, dict[str, Any]], Page]
 
 def _talk(id: str, wait: str = ".entry", text: str = "") -> State:
     def show(browser: Browser, server: Serving, options: dict[str, Any]) -> Page:
-        page = shown(browser, server, id, **options)
+        page = open_page(browser, server, id, **options)
         page.wait(wait, text)
         return page
 
@@ -114,7 +114,7 @@ def _login(browser: Browser, server: Serving, options: dict[str, Any]) -> Page:
 
 
 def _home(browser: Browser, server: Serving, options: dict[str, Any]) -> Page:
-    page = shown(browser, server, "", **options)
+    page = open_page(browser, server, "", **options)
     page.wait("#list .item")
     return page
 

@@ -22,7 +22,7 @@ from tests.cli.test_live_chat import Screen, streamed
 from tests.model_server import ModelServer, calls
 from tests.page_states import ANSWER, BUG, CHECK, FIX, TASK
 from tests.paths import REPO
-from tests.server.test_page import shown, talk
+from tests.server.test_page import open_page, talk
 from tests.waiting import until
 
 PICTURES = REPO / "docs" / "pictures"
@@ -117,7 +117,7 @@ def page_picture(path: Path) -> None:
         address = "/api/conversations/mend-the-median"
         until(lambda: server.ask("GET", address).json["status"] != "running", seconds=30)
         with Browser() as browser:
-            page = shown(browser, server, "mend-the-median")
+            page = open_page(browser, server, "mend-the-median")
             page.size(1200, 900)
             page.wait("body", "wants to run")
             page.picture(path)
@@ -130,7 +130,7 @@ def begin_picture(path: Path) -> None:
         Serving(Path(folder)) as server,
         Browser() as browser,
     ):
-        page = shown(browser, server)
+        page = open_page(browser, server)
         page.size(1200, 800)
         page.wait("#begin-advice", "from openai")
         page.fill("#begin-text", TASK)

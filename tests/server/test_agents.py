@@ -1,5 +1,5 @@
-"""Agents that are kept between the creation of a conversation and its first run, and forms that
-were found to be in order: what changes meanwhile is heeded."""
+"""Tests of agents that are held between the creation of a conversation and its first run, and of
+forms that were validated before: a change in the meantime takes effect."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def answer_of(host: Any, id: str = "a", tenant: str = T) -> str:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tenants of the agents that are built, in order."""
-    found: list[str] = []
+    """Return the list of the tenants whose agents are built, in order."""
+    tenants: list[str] = []
     build = agents.build_agent
 
-    def counted(wanted: Any, *arguments: Any) -> Any:
-        found.append(wanted.tenant)
-        return build(wanted, *arguments)
+    def counted(record: Any, *arguments: Any) -> Any:
+        tenants.append(record.tenant)
+        return build(record, *arguments)
 
     monkeypatch.setattr(agents, "build_agent", counted)
-    return found
+    return tenants
 
 
 def test_a_new_conversation_has_the_agent_that_was_checked(
@@ -120,9 +120,9 @@ def test_an_agent_that_is_published_anew_answers_in_the_next_conversation(tmp_pa
     with host_of(tmp_path) as host:
         door = HostedDoor(host, T)
         for answer in ("one", "two"):
-            session, made = door.create(published(answer))
-            assert (session.id, made.status) == (made.id, "idle")
-            assert answer_of(host, made.id) == answer
+            session, conversation = door.create(published(answer))
+            assert (session.id, conversation.status) == (conversation.id, "idle")
+            assert answer_of(host, conversation.id) == answer
 
 
 def test_a_new_chat_is_a_chat_from_its_first_moment(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_new_chat_is_a_chat_from_its_first_moment(tmp_path: Path) -> None:
         assert host.chats.rows.oldest(T, 10) == [second.id] != [first.id]
 
 
-# --- forms in order ---
+# --- valid forms ---
 
 COMMAND = {"mcp_servers": {"git": {"command": "git-server"}}}
 

@@ -1,4 +1,5 @@
-"""The routes for a page that begins conversations, and that browses, exports and searches them."""
+"""Tests of the routes for a page that begins conversations, and that browses, exports and searches
+them."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ def server(tmp_path: Path) -> Iterator[Serving]:
     (tmp_path / "web").mkdir()
     folders = {("default", "web"): tmp_path / "web"}
     variables = {"ANTHROPIC_API_KEY": "sk-ant-1", "GROQ_API_KEY": "gsk-1"}
-    with Serving(tmp_path / "server", folders=folders, variables=variables) as found:
-        yield found
+    with Serving(tmp_path / "server", folders=folders, variables=variables) as serving:
+        yield serving
 
 
-def said(server: Serving, id: str, message: str, answers: list[Any], key: str = "") -> str:
-    """A conversation that has ended."""
+def finished_conversation(
+    server: Serving, id: str, message: str, answers: list[Any], key: str = ""
+) -> str:
+    """Make a conversation that has ended, and return its path."""
     form = form_of(Agent(ScriptedLLM(answers)))
     body = {"id": id, "agent": form.mapping}
     assert server.ask("POST", "/api/conversations", body, key).status == 201
@@ -47,15 +50,15 @@ def said(server: Serving, id: str, message: str, answers: list[Any], key: str = 
 
 
 def test_the_options_name_the_tools_and_say_how_they_are_confined(server: Serving) -> None:
-    found = server.ask("GET", "/api/options").json
-    tools = {tool["name"]: tool for tool in found["tools"]}
+    options = server.ask("GET", "/api/options").json
+    tools = {tool["name"]: tool for tool in options["tools"]}
     assert tools["read_file"]["readOnly"]
     assert not tools["terminal"]["readOnly"]
     assert tools["apply_patch"]["usual"] is False
     assert tools["ask_user"]["form"]["module"] == "holdfast.tools.preset.asking"
     assert all(tool["description"].endswith(".") for tool in tools.values())
-    assert (found["sandbox"], found["network"]) == ("", [])
-    assert (found["folders"], found["undo"]) == (True, True)
+    assert (options["sandbox"], options["network"]) == ("", [])
+    assert (options["folders"], options["undo"]) == (True, True)
 
 
 def test_a_conversation_is_made_from_all_that_the_options_offer(server: Serving) -> None:
@@ -77,19 +80,19 @@ def test_a_conversation_is_made_from_all_that_the_options_offer(server: Serving)
         "workspace": "web",
         "undo": True,
     }
-    made = server.ask("POST", "/api/conversations", body)
-    assert made.status == 201, made
-    assert {tool["name"] for tool in made.json["tools"]} == set(names)
-    assert {tool["executor"] for tool in made.json["tools"]} == {"server"}
+    created = server.ask("POST", "/api/conversations", body)
+    assert created.status == 201, created
+    assert {tool["name"] for tool in created.json["tools"]} == set(names)
+    assert {tool["executor"] for tool in created.json["tools"]} == {"server"}
 
 
 @pytest.mark.slow
 def test_the_options_name_the_mechanism_of_the_sandbox(tmp_path: Path) -> None:
     runtimes = WorkspaceRuntimes(True, ("pypi.org",))
     with Serving(tmp_path, runtimes=runtimes) as server:
-        found = server.ask("GET", "/api/options").json
-    assert found["sandbox"] in ("bubblewrap", "landlock")
-    assert found["network"] == ["pypi.org"]
+        options = server.ask("GET", "/api/options").json
+    assert options["sandbox"] in ("bubblewrap", "landlock")
+    assert options["network"] == ["pypi.org"]
 
 
 def test_a_model_is_looked_up_with_the_key_that_the_server_has_for_it(server: Serving) -> None:
@@ -115,8 +118,8 @@ def test_a_model_is_looked_up_with_the_key_that_the_server_has_for_it(server: Se
 
 def test_workspaces_are_listed_to_their_tenant(server: Serving, tmp_path: Path) -> None:
     server.ask("POST", "/api/workspaces", {"id": "notes"})
-    found = server.ask("GET", "/api/workspaces").json["workspaces"]
-    assert found == [{"id": "web", "folder": str(tmp_path / "web")}, {"id": "notes"}]
+    workspaces = server.ask("GET", "/api/workspaces").json["workspaces"]
+    assert workspaces == [{"id": "web", "folder": str(tmp_path / "web")}, {"id": "notes"}]
     assert server.ask("GET", "/api/workspaces", key=server.other).json == {"workspaces": []}
 
 
@@ -130,15 +133,15 @@ def test_a_folder_is_listed_and_its_files_are_sent_as_they_are(
     (web / "link").symlink_to("/etc/passwd")
     (web / b"\xff".decode("utf-8", "surrogateescape")).touch()
     place = "/api/workspaces/web"
-    found = server.ask("GET", f"{place}/entries").json
-    assert [(one["name"], one["kind"]) for one in found["entries"]] == [
+    listing = server.ask("GET", f"{place}/entries").json
+    assert [(one["name"], one["kind"]) for one in listing["entries"]] == [
         ("src", "folder"),
         ("A é.txt", "file"),
         ("b.bin", "file"),
         ("link", "other"),
         ("\ufffd", "file"),
     ]
-    assert (found["path"], found["more"]) == ("", 0)
+    assert (listing["path"], listing["more"]) == ("", 0)
     reply = server.ask("GET", f"{place}/download/b.bin")
     assert (reply.status, reply.body) == (200, (web / "b.bin").read_bytes())
     assert reply.headers["content-disposition"] == "attachment; filename*=UTF-8''b.bin"
@@ -172,9 +175,9 @@ def test_a_folder_is_sent_as_a_tar_file_without_what_links_lead_to(
     reply = server.ask("GET", place)
     assert reply.headers["content-disposition"] == 'attachment; filename="web.tar"'
     with tarfile.open(fileobj=io.BytesIO(reply.body)) as tar:
-        found = {one.name: one for one in tar}
+        members = {one.name: one for one in tar}
         assert tar.extractfile("src/deep/b.bin").read() == data  # pyright: ignore[reportOptionalMemberAccess]
-    assert sorted(found) == [
+    assert sorted(members) == [
         "etc",
         "passwd",
         "src",
@@ -182,9 +185,9 @@ def test_a_folder_is_sent_as_a_tar_file_without_what_links_lead_to(
         "src/deep/b.bin",
         f"{'é' * 100}.txt",
     ]
-    assert found["passwd"].issym()
-    assert found["etc"].issym()
-    assert found["etc"].size == 0
+    assert members["passwd"].issym()
+    assert members["etc"].issym()
+    assert members["etc"].size == 0
     with tarfile.open(fileobj=io.BytesIO(server.ask("GET", f"{place}?path=src").body)) as tar:
         assert tar.getnames() == ["deep", "deep/b.bin"]
     for path, status in (("none", 404), ("etc", 403), ("..", 403), ("passwd", 403)):
@@ -196,7 +199,7 @@ def test_a_folder_is_sent_as_a_tar_file_without_what_links_lead_to(
 
 
 def test_an_export_is_read_by_the_import(server: Serving) -> None:
-    path = said(server, "c", "Hello", ["Good day."])
+    path = finished_conversation(server, "c", "Hello", ["Good day."])
     reply = server.ask("GET", f"{path}/export")
     assert reply.status == 200
     assert reply.headers["content-disposition"] == 'attachment; filename="c.jsonl"'
@@ -210,16 +213,18 @@ def test_an_export_is_read_by_the_import(server: Serving) -> None:
 
 
 def test_a_search_finds_what_the_tenant_may_read(server: Serving) -> None:
-    said(server, "one", "Where is the GIRAFFE?", ["In the zoo."])
-    said(server, "two", "And the lion?", [("none", {"place": ["a giraffe house"]}), "There."])
-    said(server, "theirs", "My giraffe", ["Yes."], server.other)
-    found = server.ask("GET", "/api/search?q=giraffe").json
-    assert [(hit["id"], hit["type"]) for hit in found["hits"]] == [
+    finished_conversation(server, "one", "Where is the GIRAFFE?", ["In the zoo."])
+    finished_conversation(
+        server, "two", "And the lion?", [("none", {"place": ["a giraffe house"]}), "There."]
+    )
+    finished_conversation(server, "theirs", "My giraffe", ["Yes."], server.other)
+    result = server.ask("GET", "/api/search?q=giraffe").json
+    assert [(hit["id"], hit["type"]) for hit in result["hits"]] == [
         ("two", "assistant"),
         ("one", "message"),
     ]
-    assert found["hits"][1]["text"] == "Where is the GIRAFFE?"
-    assert (found["conversations"], found["next"]) == (2, None)
+    assert result["hits"][1]["text"] == "Where is the GIRAFFE?"
+    assert (result["conversations"], result["next"]) == (2, None)
     assert [
         hit["id"]
         for hit in server.ask("GET", "/api/search?q=giraffe", key=server.other).json["hits"]
@@ -230,16 +235,15 @@ def test_a_search_finds_what_the_tenant_may_read(server: Serving) -> None:
 
 def test_a_search_stops_in_time_and_goes_on_where_it_stopped(server: Serving) -> None:
     for number in range(3):
-        said(server, f"c{number}", f"needle {number}", ["Fine."])
+        finished_conversation(server, f"c{number}", f"needle {number}", ["Fine."])
     times = iter(range(1000))
-    search = ContentSearch(
-        server.host, lambda: float(next(times))
-    )  # each look at the clock is too late
-    found: list[str] = []
+    # the time is over at each look at the clock
+    search = ContentSearch(server.host, lambda: float(next(times)))
+    ids: list[str] = []
     cursor, steps = None, 0
     while steps == 0 or cursor is not None:
         step = search.step("default", "needle", cursor)
-        found += [hit.id for hit in step.hits]
+        ids += [hit.id for hit in step.hits]
         cursor, steps = step.next, steps + 1
-    assert found == ["c2", "c1", "c0"]
+    assert ids == ["c2", "c1", "c0"]
     assert steps == 3

@@ -1,4 +1,5 @@
-"""Bodies of requests: bounds of size, of values, of time and of memory, over real sockets."""
+"""Tests of the bodies of requests: bounds of size, of values, of time and of memory, over real
+sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[Serving]:
 
 
 def raw(server: Serving, path: str, length: int, key: str = "") -> socket.socket:
-    """A connection on which the head of a POST was sent that announces so many bytes."""
+    """Return a connection on which the head of a POST was sent that announces `length` bytes."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key or server.key}\r\n"
@@ -43,7 +44,7 @@ def raw(server: Serving, path: str, length: int, key: str = "") -> socket.socket
 
 
 def status(connection: socket.socket) -> int:
-    """That of the answer."""
+    """Return the status of the answer."""
     data = b""
     while b"\r\n" not in data:
         piece = connection.recv(4096)
@@ -66,7 +67,8 @@ def test_a_body_is_as_large_as_its_route_needs(server: Serving) -> None:
         ("webhooks", {"url": text}),
     ):
         assert server.ask("POST", f"/api/{path}", body).status == 413, path
-        with raw(server, f"/api/{path}", 3 * MB) as connection:  # told before a byte of it came
+        # the answer comes before a byte of the body
+        with raw(server, f"/api/{path}", 3 * MB) as connection:
             assert status(connection) == 413, path
 
 
@@ -78,7 +80,9 @@ def test_a_body_has_a_bounded_number_of_values(server: Serving) -> None:
     reply = server.ask("POST", "/api/conversations/a/calls/1.0/result", result, **headers)
     assert reply.status == 413, reply
     assert "values" in reply.json["error"]["message"]
-    text = json.dumps({"text": 'a,[{"' * 400_000}).encode()  # within a string they are none
+    text = json.dumps(
+        {"text": 'a,[{"' * 400_000}
+    ).encode()  # within a string they separate no values
     assert server.ask("POST", "/api/conversations/a/messages", text, **headers).status == 202
     quotes = (
         b'{"result":{"content":[],"isError":false,"structuredContent":{"a":['
@@ -104,7 +108,7 @@ def test_stalled_bodies_take_a_bounded_memory_and_leave_room_for_small_requests(
                 stalled.append(connection)
                 try:
                     connection.sendall(piece)
-                except OSError:  # it was refused, and hung up
+                except OSError:  # the server refused it, and hung up
                     continue
         until(lambda: server.app.service.intake.bytes > 4 * MB)
         refused = server.ask("POST", path, {"text": "x" * MB})
@@ -129,15 +133,15 @@ def test_a_body_has_a_time_in_which_it_comes_whole(
     began = time.monotonic()
     with raw(server, path, 1000) as trickling:
         trickling.settimeout(0.05)
-        found: Any = None
-        while found is None:
+        code: Any = None
+        while code is None:
             assert time.monotonic() - began < 10, "it goes on for ever"
             try:
                 trickling.sendall(b" ")
-                found = status(trickling)
+                code = status(trickling)
             except TimeoutError:
                 continue
-        assert found == 408
+        assert code == 408
     monkeypatch.setattr(intake, "IDLE_SECONDS", 0.1)
     with raw(server, path, 1000) as silent:
         assert status(silent) == 408

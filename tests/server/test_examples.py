@@ -1,4 +1,4 @@
-"""Every example of the agent server's OpenAPI, sent to that server."""
+"""Tests that send every example of the agent server's OpenAPI to that server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast import Agent, Conversation, ScriptedLLM, tool
 from holdfast.server.openai import publish
 from tests.agent_servers import Serving
 
-STANDS = 409  # it does not fit how things stand: no call waits, no model can be asked
+STANDS = 409  # it does not fit the present state: no call waits, no model can be called
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def examples(server: Serving) -> list[tuple[str, str, Any, str]]:
     ]
 
 
-def said(turns: int) -> bytes:
-    """The state of a conversation of so many answers."""
+def state_of(turns: int) -> bytes:
+    """Return the state of a conversation of `turns` answers."""
     with Conversation(Agent(ScriptedLLM(lambda _: "yes"))) as conversation:
         for _ in range(turns):
             conversation.send_message("hello")
@@ -47,12 +47,12 @@ def said(turns: int) -> bytes:
 
 @pytest.mark.slow
 def test_the_server_takes_every_example_of_its_own_description(server: Serving) -> None:
-    found = examples(server)
-    assert len(found) > 15
+    requests = examples(server)
+    assert len(requests) > 15
     refused: list[str] = []
     key = "/api/secrets/OPENAI_API_KEY"  # the example of a named model refers to it
     assert server.ask("PUT", key, {"value": "sk-of-the-team"}).status < 300
-    for number, (method, path, example, kind) in enumerate(found):
+    for number, (method, path, example, kind) in enumerate(requests):
         own, workspace = f"c{number}", f"w{number}"
         server.make(own)
         assert server.ask("POST", "/api/workspaces", {"id": workspace}).status == 201
@@ -69,8 +69,8 @@ def test_the_server_takes_every_example_of_its_own_description(server: Serving) 
         )
         body = example.encode() if isinstance(example, str) else msgspec.json.encode(example)
         headers = {"Content-Type": kind, "X-Holdfast-Client": "c"}
-        if path.endswith("/fork"):  # at an event that is there
-            assert server.ask("PUT", f"/api/conversations/{own}/state", said(3)).status == 200
+        if path.endswith("/fork"):  # at an event that exists
+            assert server.ask("PUT", f"/api/conversations/{own}/state", state_of(3)).status == 200
         reply = server.ask(method, where, body, timeout=60.0, **headers)
         names_another = "{webhook}" in path or path.endswith("/timers/cancel")
         nowhere = names_another and reply.status == 404
@@ -97,8 +97,8 @@ def test_an_agent_whose_tools_may_not_run_is_refused_alike_under_one_key(tmp_pat
 
 def test_a_conversation_with_a_servers_agent_is_made_once_under_a_key(server: Serving) -> None:
     path = "/api/agents/coder/conversations"
-    made = [server.ask("POST", path, {}, Idempotency_Key="once") for _ in range(2)]
-    assert [one.status for one in made] == [201, 201]
-    assert made[0].json["id"] == made[1].json["id"]
-    assert server.ask("POST", path, {}, Idempotency_Key="twice").json["id"] != made[0].json["id"]
+    created = [server.ask("POST", path, {}, Idempotency_Key="once") for _ in range(2)]
+    assert [one.status for one in created] == [201, 201]
+    assert created[0].json["id"] == created[1].json["id"]
+    assert server.ask("POST", path, {}, Idempotency_Key="twice").json["id"] != created[0].json["id"]
     assert server.ask("POST", path, {"id": "other"}, Idempotency_Key="once").status == 409

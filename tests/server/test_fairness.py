@@ -1,5 +1,5 @@
-"""Run slots of an agent server: shared between tenants, given up between steps, and free as soon as
-a run is cut off."""
+"""Tests of the run slots of an agent server: shared between tenants, given up between steps, and
+free as soon as a run is cut off."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOOLS = [
 
 
 class Gate:
-    """The folder that the tools look into."""
+    """The folder of files that the tools wait for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,13 +46,13 @@ class Gate:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
-    found = Gate(tmp_path / "gate")
-    yield found
-    found.open()  # whatever a failed test left waiting ends
+    opened_at_end = Gate(tmp_path / "gate")
+    yield opened_at_end
+    opened_at_end.open()  # ends the tools that a failed test left waiting
 
 
 def begin(server: Serving, id: str, model: Any, key: str = "") -> str:
-    """Make and run a conversation; its path."""
+    """Make and run a conversation, and return its path."""
     form = form_of(Agent(model, stuck=None, limits=Limits(steps=None)))
     body = {
         "id": id,
@@ -61,9 +61,9 @@ def begin(server: Serving, id: str, model: Any, key: str = "") -> str:
         "toolModuleQualnames": MODULES,
         "secrets": form.secrets,
     }
-    made = server.ask("POST", "/api/conversations", body, key)
-    assert made.status == 201, made
-    assert [one["executor"] for one in made.json["tools"]] == ["server", "server"], made
+    created = server.ask("POST", "/api/conversations", body, key)
+    assert created.status == 201, created
+    assert [one["executor"] for one in created.json["tools"]] == ["server", "server"], created
     path = f"/api/conversations/{id}"
     assert server.ask("POST", f"{path}/messages", {"text": "go"}, key).status == 202
     assert server.ask("POST", f"{path}/run", key=key).status == 200
@@ -103,7 +103,7 @@ def test_a_tenant_runs_while_anothers_calls_hold_every_slot(
 def test_long_runs_give_up_slots_between_steps_until_tenants_have_equal_shares(
     tmp_path: Path, gate: Gate, isolation: str
 ) -> None:
-    """The first tenant's runs take step after step until the gate opens."""
+    """Check the shares while the first tenant's runs take step after step, until the gate opens."""
 
     def answer(request: Request) -> Any:
         if request.messages[-1].get("content") == "open":
@@ -118,23 +118,23 @@ def test_long_runs_give_up_slots_between_steps_until_tenants_have_equal_shares(
         until(lambda: server.host.stats()["running"] == 4)
         others = [begin(server, f"b{n}", holding(gate, f"b{n}"), server.other) for n in range(2)]
         until(lambda: gate.entered("b0") and gate.entered("b1"), seconds=10.0)
-        until(
-            lambda: server.host.stats()["running"] == 4
-        )  # what was lent beyond the bound is given back
+        # the slots lent beyond the bound are given back
+        until(lambda: server.host.stats()["running"] == 4)
         gate.open()
         for path in first:
             until(lambda path=path: status(server, path) == "finished")
             id = path.rpartition("/")[2]
+            # no step was repeated or lost where a run was put off
             assert count(server, id, ev.ToolCallFinished) + 1 == count(
                 server, id, ev.AssistantReplied
-            )  # nothing was done twice or lost where a run was put off
+            )
         for path in others:
             until(lambda path=path: status(server, path, server.other) == "finished")
 
 
 @pytest.mark.slow
 def test_more_tenants_than_slots_take_turns(tmp_path: Path, gate: Gate) -> None:
-    """Four tenants with endless runs over one slot and one that is lent: all get on."""
+    """Check four tenants with endless runs over one slot and one that is lent: all make progress."""
 
     def answer(request: Request) -> Any:
         if request.messages[-1].get("content") == "open":

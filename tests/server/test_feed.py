@@ -1,5 +1,5 @@
-"""The feed of a conversation: events in order, and notes after the events that were appended before
-them."""
+"""Tests of the feed of a conversation: events in order, and notes after the events that were
+appended before them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def message(seq: int) -> ev.MessageAdded:
 
 
 async def read_all(feed: Feed, count: int) -> list[int | str]:
-    """The seqs of events and the kinds of notes, in the order in which one reader gets them."""
-    found: list[int | str] = []
+    """Return the seqs of events and the kinds of notes, in the order in which one reader gets them."""
+    items: list[int | str] = []
     with feed.subscribe(asyncio.get_running_loop()) as reader:
         seq = 0
         feed.note(TransientNote("delta", b"{}"))
-        while len(found) < count:
+        while len(items) < count:
             batch = await reader.next(seq, timeout=5.0)
             assert batch.frames or batch.notes, "nothing came"
-            found += [frame.seq for frame in batch.frames]
-            found += [note.kind for note in batch.notes]
+            items += [frame.seq for frame in batch.frames]
+            items += [note.kind for note in batch.notes]
             seq = batch.frames[-1].seq if batch.frames else seq
-    return found
+    return items
 
 
 @pytest.mark.parametrize("stored", [1, 3, 40])
@@ -62,7 +62,8 @@ def answer(seq: int) -> ev.AssistantReplied:
 
 
 def test_deltas_come_before_the_answer_that_they_belong_to() -> None:
-    """Also if the reader takes them together with the answer, or after it."""
+    """Check the order, also for a reader that takes the deltas together with the answer, or after
+    it."""
     journal: list[AnyEvent] = [message(1)]
     feed = Feed(lambda after, limit: journal[after : after + limit])
     piece = TransientNote("delta", b"{}")
@@ -85,7 +86,7 @@ def test_deltas_come_before_the_answer_that_they_belong_to() -> None:
                 for line in encode(batch.frames, batch.notes).split(b"\n")
                 if line.startswith(b"event: ")
             ]
-            # A reader that is told nothing of the ring reads the answer from the store first.
+            # A reader that hears nothing from the ring reads the answer from the store first.
             feed.note(piece)
             append(answer(5))
             feed._ring.clear()
@@ -95,14 +96,14 @@ def test_deltas_come_before_the_answer_that_they_belong_to() -> None:
 
     kinds, notes = asyncio.run(read())
     assert kinds == [b"delta", b"assistant", b"message", b"delta", b"assistant"]
-    assert notes == 1  # the one after the last answer; the other is part of what was read
+    assert notes == 1  # the one after the last answer; the other belongs to what was read
 
 
 @pytest.mark.parametrize("ending", ["event", "time", "many"])
 def test_after_a_delta_the_next_ones_are_read_together(
     ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to an event, or for a moment, or until they are many."""
+    """Check that deltas are collected up to an event, or for a moment, or until they are many."""
     monkeypatch.setattr(feeds, "_JOINED_SECONDS", 0.02 if ending == "time" else 60.0)
     feed, piece = Feed(lambda after, limit: []), TransientNote("delta", b"{}")
 
@@ -137,7 +138,7 @@ def test_deltas_neither_reach_nor_wake_a_reader_that_takes_none() -> None:
         loop = asyncio.get_running_loop()
         with feed.subscribe(loop, deltas=False) as plain:
             feed.note(delta)
-            assert not feed.note_count  # nobody takes it
+            assert not feed.note_count  # no reader takes it
             with feed.subscribe(loop) as reader:
                 waiting = asyncio.ensure_future(plain.next(0, 5.0))
                 while plain not in feed.waiting:
@@ -146,14 +147,14 @@ def test_deltas_neither_reach_nor_wake_a_reader_that_takes_none() -> None:
                 assert plain in feed.waiting
                 feed.note(progress)
                 assert [one.kind for one in (await waiting).notes] == ["progress"]
-                taken = await reader.next(0, 5.0)
-                assert [one.kind for one in taken.notes] == ["delta", "progress"]
+                batch = await reader.next(0, 5.0)
+                assert [one.kind for one in batch.notes] == ["delta", "progress"]
 
     asyncio.run(asyncio.wait_for(read(), 20))
 
 
 def test_a_reader_of_whole_answers_wakes_for_events_at_which_a_turn_may_end() -> None:
-    """The others come with the next one that wakes it."""
+    """Check that the other events come with the next one that wakes the reader."""
     call = ToolCall("3.1", "look", {})
     quiet = [
         ev.AgentConfigured("", seq=1, id="a1", timestamp=0.0),

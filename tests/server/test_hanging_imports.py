@@ -1,5 +1,5 @@
-"""A module that hangs when it is imported, named by a client of an agent server: bounded, named,
-and its tool is the client's to run."""
+"""Tests of a module that hangs when it is imported, named by a client of an agent server: the wait
+is bounded, the module is named, and its tool is the client's to run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 
 
 def create(server: Serving, modules: list[str], client_tools: bool = True) -> Any:
-    """The answer to a new conversation with a tool of each module."""
+    """Return the answer to a new conversation with a tool of each module."""
     names = [f"tool_{number}" for number in range(len(modules))]
     form = form_of(Agent(ScriptedLLM(["Done."])))
     body = {
@@ -71,10 +71,10 @@ def test_a_hanging_module_is_named_and_its_tool_is_run_by_the_client(
     policy = Policy(["hf_hanging_*"], import_timeout=0.3)
     with Serving(tmp_path, policy=policy, isolation=isolation) as server:
         for client_tools, executor in ((True, "client"), (False, "unavailable")):
-            made = create(server, modules[:1], client_tools)
-            assert [tool["executor"] for tool in made["tools"]] == [executor]
-            assert modules[0] in made["warnings"][0]
-            path = f"/api/conversations/{made['id']}"
+            created = create(server, modules[:1], client_tools)
+            assert [tool["executor"] for tool in created["tools"]] == [executor]
+            assert modules[0] in created["warnings"][0]
+            path = f"/api/conversations/{created['id']}"
             assert server.ask("POST", f"{path}/messages", {"text": "go"}).status == 202
             assert server.ask("POST", f"{path}/run").status == 200
             until(lambda path=path: server.ask("GET", path).json["status"] == "finished")
@@ -83,6 +83,6 @@ def test_a_hanging_module_is_named_and_its_tool_is_run_by_the_client(
 @pytest.mark.slow
 def test_many_hanging_modules_take_no_longer_than_a_few(tmp_path: Path, modules: list[str]) -> None:
     with Serving(tmp_path, policy=Policy(["hf_hanging_*"], import_timeout=0.5)) as server:
-        made = create(server, modules)
-        assert {tool["executor"] for tool in made["tools"]} == {"client"}
-        assert sum("was not imported, because" in warning for warning in made["warnings"]) > 20
+        created = create(server, modules)
+        assert {tool["executor"] for tool in created["tools"]} == {"client"}
+        assert sum("was not imported, because" in warning for warning in created["warnings"]) > 20

@@ -1,4 +1,4 @@
-"""The host of an agent server: real SQLite files, real threads, a real `kill -9`."""
+"""Tests of the host of an agent server: real SQLite files, real threads, a real `kill -9`."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def saying(*script: Any, tools: Any = (), **more: Any) -> CreateRequest:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    with host_of(tmp_path) as found:
-        yield found
+    with host_of(tmp_path) as running:
+        yield running
 
 
 def finished(host: Host, id: str, tenant: str = T, status: str = "finished") -> None:
@@ -103,7 +103,8 @@ def test_a_message_to_one_that_was_not_started_waits_until_it_is_run(host: Host)
     assert types(host, "a") == ["message"]
     assert host.run(T, "a") in ("running", "finished")
     finished(host, "a")
-    until(lambda: not host._records.driven())  # until then a message is the run's that still ends
+    # until then a message belongs to the run that is about to end
+    until(lambda: not host._records.driven())
     host.execute(T, "a", Send("more"))
     assert host.status(T, "a") == "finished"
     host.run(T, "a")
@@ -131,7 +132,7 @@ def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(
 ) -> None:
     gate = threading.Event()
 
-    def answer(asked: Request) -> Any:
+    def answer(model_request: Request) -> Any:
         gate.wait(30)
         return text("done")
 
@@ -142,7 +143,7 @@ def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(
                 host.execute(T, id, Send("go"))
                 assert not host.get(T, id).driven
                 assert getattr(host, how)(T, id) == "running"
-                # as a host that comes after a kill would find it
+                # the state that a host finds after a kill
                 assert host.status(T, id) == "running"
                 assert (T, id) in host._records.driven()
                 assert host.get(T, id).driven
@@ -182,12 +183,12 @@ def test_a_run_that_comes_as_a_drive_ends_is_driven(
 def test_a_close_withdraws_a_run_that_waits_until_the_conversation_is_open(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, opening, go_on = Agents.open, threading.Event(), threading.Event()
+    open_agent, opening, go_on = Agents.open, threading.Event(), threading.Event()
 
     def slow(agents: Agents, id: str) -> Any:
         opening.set()
         assert go_on.wait(30)
-        return found(agents, id)
+        return open_agent(agents, id)
 
     def run() -> None:
         try:
@@ -250,18 +251,18 @@ def test_requests_do_not_wait_for_the_hook_that_a_run_waits_for(
         send.start()
         try:
             until(lambda: (gate / "asked").exists())
-            begun = threading.Event()
+            hook_began = threading.Event()
             finish = LocalConversation if isolation == "thread" else WorkerConversation
             original = finish.finish_inbox
 
             def finish_inbox(live: Any) -> None:
-                begun.set()
+                hook_began.set()
                 original(live)
 
             monkeypatch.setattr(finish, "finish_inbox", finish_inbox)
             runs = threading.Thread(target=run)
             runs.start()
-            assert begun.wait(30)
+            assert hook_began.wait(30)
             time.sleep(0.1)  # the run waits for the hook by now
             others = [
                 threading.Thread(
@@ -298,8 +299,8 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
         go_on.wait(30)
         return end(records, record)
 
-    def answer(asked: Request) -> Any:
-        if len([message for message in asked.messages if message["role"] == "user"]) > 1:
+    def answer(model_request: Request) -> Any:
+        if len([message for message in model_request.messages if message["role"] == "user"]) > 1:
             gate.wait(30)
         return text("done")
 
@@ -313,7 +314,7 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
             assert ending.wait(30)
             host.execute(T, "a", Send("second"))
             second.start()
-            second.join(0.3)  # it waits for what ends, or else is over
+            second.join(0.3)  # it waits for the event that ends it, or else has ended
             go_on.set()
             second.join()
             until(lambda: len(server.requests) == 2)
@@ -327,10 +328,10 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
 
 
 def test_creating_again_under_the_same_key_makes_no_second_one(host: Host, tmp_path: Path) -> None:
-    asked = saying("hi")
+    creation = saying("hi")
     answers: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(host.create(T, asked, "key")))
+        threading.Thread(target=lambda: answers.append(host.create(T, creation, "key")))
         for _ in range(8)
     ]
     for thread in threads:
@@ -343,7 +344,7 @@ def test_creating_again_under_the_same_key_makes_no_second_one(host: Host, tmp_p
         host.create(T, saying("something else"), "key")
     host.shutdown()
     with host_of(tmp_path) as again:
-        assert again.create(T, asked, "key") == answers[0]
+        assert again.create(T, creation, "key") == answers[0]
 
 
 def test_an_id_that_is_taken_is_a_conflict_within_its_tenant_alone(host: Host) -> None:
@@ -452,10 +453,10 @@ def test_listing_goes_in_pages_the_newest_first_and_by_status(host: Host) -> Non
 
 def test_deleting_cuts_off_what_runs_and_leaves_nothing(host: Host, tmp_path: Path) -> None:
     with LocalRuntime() as runtime:
-        asked = saying(
+        creation = saying(
             ("terminal", {"command": "echo $$ > pid; sleep 600"}), tools=runtime.tools, id="a"
         )
-    created = host.create(T, asked)
+    created = host.create(T, creation)
     host.start(T, "a")
     host.execute(T, "a", Send("go"))
     folder = tmp_path / "workspaces" / T / created.workspace
@@ -466,7 +467,7 @@ def test_deleting_cuts_off_what_runs_and_leaves_nothing(host: Host, tmp_path: Pa
     assert (host.list(T).items, host._store.list()) == ([], [])
     with pytest.raises(ConversationNotFound):
         host.get(T, "a")
-    assert host.create(T, asked).id == "a"
+    assert host.create(T, creation).id == "a"
     assert host.state(T, "a").last_seq == 0
 
 
@@ -475,11 +476,11 @@ def test_a_fork_shares_events_and_workspace_and_has_its_own_way(host: Host) -> N
     host.start(T, "a")
     host.execute(T, "a", Send("hello"))
     finished(host, "a")
-    asked = ForkRequest(seq=1, id="b")
-    created = host.fork(T, "a", asked, "key")
-    assert host.fork(T, "a", asked, "key") == created
+    fork = ForkRequest(seq=1, id="b")
+    created = host.fork(T, "a", fork, "key")
+    assert host.fork(T, "a", fork, "key") == created
     with pytest.raises(Conflict):
-        host.fork(T, "a", asked)
+        host.fork(T, "a", fork)
     with pytest.raises(ConfigurationError, match="seq"):
         host.fork(T, "a", ForkRequest(seq=99, id="c"))
     assert types(host, "b") == ["message", "label"]
@@ -529,12 +530,12 @@ def offered(host: Host, id: str) -> Any:
 
 @pytest.fixture
 def greeter() -> Iterator[ModelServer]:
-    """A model that greets once, wherever it was interrupted."""
+    """Run a model that greets once, even if it was interrupted."""
 
-    def answer(asked: Request) -> Any:
+    def answer(model_request: Request) -> Any:
         return (
             text("done")
-            if asked.messages[-1]["role"] == "tool"
+            if model_request.messages[-1]["role"] == "tool"
             else calls(("greet", {"name": "you"}))
         )
 
@@ -645,8 +646,8 @@ def test_tools_come_and_go_in_the_middle_of_a_conversation(host: Host) -> None:
     host.execute(T, "a", Send("hello"))
     finished(host, "a")
     forms = tools_of(Agent(ScriptedLLM([]), tools=[one, two]))
-    changed = host.set_tools(T, "a", ToolsRequest(tools=forms))
-    assert [tool.name for tool in changed.tools] == ["greet", "two"]
+    info = host.set_tools(T, "a", ToolsRequest(tools=forms))
+    assert [tool.name for tool in info.tools] == ["greet", "two"]
     host.execute(T, "a", Send("again"))
     until(lambda: host.state(T, "a").answer == "second")
     host.close(T, "a")
@@ -727,22 +728,22 @@ def test_a_decision_reads_no_journal(host: Host, monkeypatch: pytest.MonkeyPatch
     host.create(T, request(agent, id="a"))
     host.start(T, "a")
     host.execute(T, "a", Send("go"))
-    read: list[int] = []
+    counts: list[int] = []
     for name in ("read", "tail"):
         method = getattr(host._store, name)
 
         def counted(*arguments: Any, method: Any = method) -> Any:
             events = method(*arguments)
-            read.append(len(events))
+            counts.append(len(events))
             return events
 
         monkeypatch.setattr(host._store, name, counted)
     finished(host, "a", status="waiting_for_confirmation")
-    read.clear()
+    counts.clear()
     host.execute(T, "a", Reject(host.state(T, "a").pending_confirmations[0].call.id, "no"))
-    read.clear()  # the test itself has read the state
+    counts.clear()  # the test itself has read the state
     host.execute(T, "a", Reject("", "no"))
-    assert read == []
+    assert counts == []
     finished(host, "a")
 
 
@@ -765,7 +766,7 @@ def test_a_decision_under_a_key_is_about_the_calls_that_waited_then(host: Host) 
             host.execute(T, "a", Approve(first, "", {"name": 1}), "wrong")
     with pytest.raises(Conflict, match="'k' was used for another request"):
         host.execute(T, "a", Reject(""), "k")
-    with pytest.raises(NotPending, match="No call waits"):  # as it was answered the first time
+    with pytest.raises(NotPending, match="No call waits"):  # the same answer as the first time
         host.execute(T, "a", Approve("", ""), "k")
     host.execute(T, "a", Reject(""), "now")
     until(lambda: len(host.state(T, "a").pending_confirmations) == 1)
@@ -786,11 +787,11 @@ def test_many_that_ask_for_a_parked_one_at_once_open_it_once(
 ) -> None:
     from holdfast.server import agents
 
-    made: list[Any] = []
+    openings: list[Any] = []
     live = agents.LocalConversation
 
     def counted(*arguments: Any) -> Any:
-        made.append(1)
+        openings.append(1)
         time.sleep(0.05)
         return live(*arguments)
 
@@ -808,7 +809,7 @@ def test_many_that_ask_for_a_parked_one_at_once_open_it_once(
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(made) == 1
+        assert len(openings) == 1
         assert types(host, "a") == ["message"] * 50
 
 
@@ -833,10 +834,10 @@ def test_what_rests_is_parked_and_costs_no_thread_and_comes_back(tmp_path: Path)
         host.tend()
         assert (host.stats()["open"], host.stats()["workspaces"]) == (0, 0)
         until(lambda: host.stats()["threads"] == 0, "the pool's end", seconds=20.0)
-        left = [
+        threads = [
             name for name in before.new() if name.startswith("holdfast") and "timer" not in name
         ]
-        assert left == []
+        assert threads == []
         host.execute(T, "a", Send("again"))
         until(lambda: host.status(T, "a") == "finished" and host.state(T, "a").steps >= 3)
     before.wait_until_released()
@@ -909,7 +910,7 @@ def test_a_servers_key_goes_to_nobody_but_the_models_own_provider(tmp_path: Path
             {"model": {"name": "gpt-5"}, "system_prompt": "say ${OPENAI_API_KEY}"},
             {
                 "model": {"name": "ollama/llama3", "api_key": "${OPENAI_API_KEY}"}
-            },  # on this machine, where anybody may listen
+            },  # on this machine, where any program may listen
             {
                 "model": {"name": "groq/llama-3.3-70b-versatile", "api_key": "${OPENAI_API_KEY}"}
             },  # another provider's
@@ -928,12 +929,12 @@ def test_a_servers_key_goes_to_nobody_but_the_models_own_provider(tmp_path: Path
 def test_a_key_of_a_name_of_its_own_is_for_the_provider_that_the_operator_says(
     tmp_path: Path,
 ) -> None:
-    known = {
+    variables = {
         "TEAM": "sk-of-the-server",
         "groq:TEAM": "sk-of-the-server",
         "ollama:TEAM": "sk-of-the-server",
     }
-    with host_of(tmp_path, variables=known) as host:
+    with host_of(tmp_path, variables=variables) as host:
         host.create("acme", request(Agent(LLM("groq/llama-3.3-70b-versatile", api_key="${TEAM}"))))
         for name in ("gpt-5", "ollama/llama3"):
             with pytest.raises(ConfigurationError, match="TEAM"):
@@ -959,7 +960,7 @@ def test_a_fork_tells_no_secret_of_what_it_was_forked_from(tmp_path: Path) -> No
             "a",
             ForkRequest(id="b", agent={"model": model}, secrets={"secret_1": "sk-another-secret"}),
         )
-        host.fork(T, "b", ForkRequest(id="c"))  # as it is
+        host.fork(T, "b", ForkRequest(id="c"))  # unchanged
 
 
 @pytest.mark.parametrize(
@@ -989,21 +990,21 @@ def test_a_secret_stands_nowhere_where_it_would_be_shown(
 def test_secrets_are_nowhere_in_clear(tmp_path: Path) -> None:
     with ModelServer(lambda _: text("hi")) as server, host_of(tmp_path) as host:
         agent = Agent(LLM("m", base_url=server.url, api_key="sk-planted-secret"))
-        asked = request(agent, id="a")
-        host.create(T, asked, "key")
+        creation = request(agent, id="a")
+        host.create(T, creation, "key")
         host.start(T, "a")
         host.execute(T, "a", Send("hello"))
         finished(host, "a")
         assert server.requests[0].headers["authorization"] == "Bearer sk-planted-secret"
-        for shown in (
-            repr(asked),
+        for text_form in (
+            repr(creation),
             repr(host._records.find(T, "a")),
             repr(host),
             str(host.get(T, "a")),
             host.state(T, "a").to_json().decode(),
         ):
-            assert "sk-planted" not in shown
-        # A client that writes a key where a name belongs is no reason to keep it in clear.
+            assert "sk-planted" not in text_form
+        # A client that writes a key into the field of a name must not get it stored in clear.
         host.create(
             T,
             CreateRequest(agent={"model": {"name": "gpt-5", "api_key": "sk-planted-too"}}, id="b"),
@@ -1034,16 +1035,16 @@ def collect(host: Host, id: str, last: int, after: int = 0) -> list[int]:
 @pytest.mark.slow
 def test_readers_get_each_event_once_in_order_wherever_they_begin(host: Host) -> None:
     host.create(T, saying("hi", id="a"))
-    asked = threading.Event()
+    model_called = threading.Event()
 
     def ask() -> None:
         for number in range(300):
             host.execute(T, "a", Send(f"message {number}"))
-            asked.set()
+            model_called.set()
 
     thread = threading.Thread(target=ask)
     thread.start()
-    asked.wait(30)
+    model_called.wait(30)
     results: list[list[int]] = []
     readers = [
         threading.Thread(target=lambda after=after: results.append(collect(host, "a", 300, after)))
@@ -1067,7 +1068,7 @@ def test_slow_readers_hold_nothing_and_hold_up_nobody(host: Host) -> None:
         loop = asyncio.get_running_loop()
         feed = host.feed(T, "a")
         slow = [feed.subscribe(loop) for _ in range(200)]
-        for reader in slow:  # each waits once, gets the first event, and is then stuck with it
+        for reader in slow:  # each waits once, gets the first event, and then makes no progress
             assert (await reader.next(0, 0.0)).frames == []
         with feed.subscribe(loop) as fast:
             asking = loop.run_in_executor(
@@ -1079,23 +1080,23 @@ def test_slow_readers_hold_nothing_and_hold_up_nobody(host: Host) -> None:
                     frame.seq for frame in (await asyncio.wait_for(fast.next(len(seqs)), 30)).frames
                 ]
             await asking
-            held = len(feed._ring)
-            seen: list[int] = []
-            while len(seen) < 600:
-                page = (await slow[0].next(len(seen), limit=600)).frames
+            ring_size = len(feed._ring)
+            seqs_read: list[int] = []
+            while len(seqs_read) < 600:
+                page = (await slow[0].next(len(seqs_read), limit=600)).frames
                 assert sum(len(frame.data) for frame in page) < 200_000
-                seen += [frame.seq for frame in page]
-            assert seen == list(range(1, 601))
+                seqs_read += [frame.seq for frame in page]
+            assert seqs_read == list(range(1, 601))
             assert [frame.seq for frame in (await slow[1].next(590)).frames] == list(
                 range(591, 601)
             )
         for reader in slow:
             reader.close()
-        return seqs, held
+        return seqs, ring_size
 
-    seqs, held = asyncio.run(read())
+    seqs, ring_size = asyncio.run(read())
     assert seqs == list(range(1, 601))
-    assert held == 256
+    assert ring_size == 256
 
 
 def test_a_reader_that_waits_is_told_of_the_end_and_of_its_time(host: Host) -> None:
@@ -1163,10 +1164,10 @@ def test_a_question_waits_for_its_answer_and_progress_is_a_transient_note(
     policy = Policy(["asking_parts"], entry_points=False)
     with host_of(tmp_path, isolation=isolation, policy=policy) as host:
         script = [{"name": "travel", "arguments": {}}, "done"]
-        made = request(Agent(ScriptedLLM(script)), id="a", questions=True)
-        form = {**made.agent, "tools": {"builtin": ["travel"]}}
+        creation = request(Agent(ScriptedLLM(script)), id="a", questions=True)
+        form = {**creation.agent, "tools": {"builtin": ["travel"]}}
         tools = [ToolForm(name="travel", input_schema={"type": "object"}, module="asking_parts")]
-        host.create(T, msgspec.structs.replace(made, agent=form, tools=tools))
+        host.create(T, msgspec.structs.replace(creation, agent=form, tools=tools))
         host.start(T, "a")
 
         async def answered() -> list[tuple[str, Any]]:
@@ -1174,14 +1175,14 @@ def test_a_question_waits_for_its_answer_and_progress_is_a_transient_note(
             notes = loop.create_task(notes_of_a_run(host))
 
             def answer() -> None:
-                asked = until(
+                questions = until(
                     lambda: [
                         event.question
                         for event in host.read(T, "a")
                         if isinstance(event, ev.DecisionMade) and event.question is not None
                     ]
                 )
-                host.execute(T, "a", Answer(asked[0].id, {"city": "Ghent"}))
+                host.execute(T, "a", Answer(questions[0].id, {"city": "Ghent"}))
 
             await loop.run_in_executor(None, answer)
             return await notes
@@ -1200,7 +1201,7 @@ def test_a_run_that_a_shutdown_cut_off_goes_on_and_a_paused_one_stays_paused(
 ) -> None:
     release = threading.Event()
 
-    def answer(asked: Request) -> Any:
+    def answer(model_request: Request) -> Any:
         release.wait(30)
         return text("done")
 
@@ -1235,14 +1236,14 @@ def test_a_run_that_a_shutdown_cut_off_goes_on_and_a_paused_one_stays_paused(
 def test_a_killed_host_is_followed_by_one_that_finishes_all(tmp_path: Path) -> None:
     count, steps = 10, 6
 
-    def answer(asked: Request) -> Any:
-        done = sum(1 for message in asked.messages if message["role"] == "tool")
-        if done == steps:
+    def answer(model_request: Request) -> Any:
+        count_done = sum(1 for message in model_request.messages if message["role"] == "tool")
+        if count_done == steps:
             return text("done")
-        return calls(("terminal", {"command": f"echo {done} >> effects; sleep 0.05"}))
+        return calls(("terminal", {"command": f"echo {count_done} >> effects; sleep 0.05"}))
 
     program = REPO / "tests" / "server_host_program.py"
-    known = [("default" if number % 2 else "acme", f"c{number}") for number in range(count)]
+    conversations = [("default" if number % 2 else "acme", f"c{number}") for number in range(count)]
     with ModelServer(answer) as server:
         child = forks.Popen(
             [sys.executable, str(program), str(tmp_path), server.url, str(count)],
@@ -1264,9 +1265,9 @@ def test_a_killed_host_is_followed_by_one_that_finishes_all(tmp_path: Path) -> N
             ]
             assert running
             host.recover()
-            for tenant, id in known:
+            for tenant, id in conversations:
                 finished(host, id, tenant)
-            for tenant, id in known:
+            for tenant, id in conversations:
                 state = host.state(tenant, id)
                 assert state.answer == "done"
                 effects = (
@@ -1311,10 +1312,10 @@ def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
         with pytest.raises(Conflict, match="in use"):
             host.workspaces.delete(T, id)
     with LocalRuntime() as other:
-        asked = saying(
+        creation = saying(
             ("terminal", {"command": "cat a.txt"}), "done", tools=other.tools, id="a", workspace=id
         )
-    host.create(T, asked)
+    host.create(T, creation)
     host.start(T, "a")
     host.execute(T, "a", Send("go"))
     finished(host, "a")
@@ -1361,7 +1362,7 @@ def test_one_store_has_one_server(host: Host, tmp_path: Path) -> None:
         host_of(tmp_path)
     Records(
         tmp_path / "store.db.server.db", Seal.of_file(tmp_path / "server.key")
-    ).close()  # keys are looked after beside it
+    ).close()  # keys are stored beside it
 
 
 @pytest.mark.slow
@@ -1378,15 +1379,15 @@ def test_after_shutdown_everything_says_so_and_nothing_is_left(tmp_path: Path) -
     before.wait_until_released()
 
 
-@pytest.mark.parametrize("lost", ["store.db", "store.db.server.db"])
-def test_a_host_whose_files_were_removed_says_so(tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize("removed", ["store.db", "store.db.server.db"])
+def test_a_host_whose_files_were_removed_says_so(tmp_path: Path, removed: str) -> None:
     with host_of(tmp_path) as host:
         host.create(T, saying("hi", id="a"))
         host.check()
-        (tmp_path / lost).rename(tmp_path / "elsewhere")
+        (tmp_path / removed).rename(tmp_path / "elsewhere")
         with pytest.raises(StoreError, match="was removed or replaced"):
             host.check()
         with pytest.raises(StoreError, match="was removed or replaced"):
             host.create(T, saying("hi", id="b"))
-        (tmp_path / "elsewhere").rename(tmp_path / lost)
+        (tmp_path / "elsewhere").rename(tmp_path / removed)
         host.create(T, saying("hi", id="c"))

@@ -1,5 +1,5 @@
-"""The agent server's HTTP side: who is let in, what is answered to what does not fit, and that
-nobody holds up anybody."""
+"""Tests of the agent server's HTTP side: access, answers to invalid requests, and connections that
+must not hold up others."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def alone(tmp_path: Path) -> Iterator[Serving]:
 
 @pytest.fixture(params=["one", "two"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serving]:
-    """One server, or two before one store."""
+    """Run one server, or two before one store."""
     with one_or_two(request, tmp_path) as serving:
         yield serving
 
@@ -52,7 +52,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serving]:
 def test_a_head_that_does_not_come_closes_its_connection(tmp_path: Path) -> None:
     with Serving(tmp_path, serving={"head": 0.3}) as server:
         whole = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        for before, said in (
+        for before, beginning in (
             (b"", b""),
             (b"", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "),
             (whole, b"GET /hea"),
@@ -60,7 +60,7 @@ def test_a_head_that_does_not_come_closes_its_connection(tmp_path: Path) -> None
             with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
                 connection.sendall(before)
                 assert not before or b"200 OK" in connection.recv(4096)
-                connection.sendall(said)
+                connection.sendall(beginning)
                 with suppress(ConnectionResetError):
                     while connection.recv(4096):
                         pass
@@ -128,14 +128,14 @@ def test_long_commands_of_one_tenant_leave_room_for_another(
 def test_a_message_is_answered_and_the_events_tell_of_it(server: Serving) -> None:
     path = server.make("answered", ["hello yourself"])
     assert server.ask("POST", f"{path}/start").json["status"] in ("idle", "running")
-    sent = server.ask("POST", f"{path}/messages", {"text": "hello", "eventId": "e1"})
-    assert (sent.status, sent.json) == (202, {"eventId": "e1"})
+    posted = server.ask("POST", f"{path}/messages", {"text": "hello", "eventId": "e1"})
+    assert (posted.status, posted.json) == (202, {"eventId": "e1"})
     until(lambda: server.ask("GET", path).json["status"] == "finished")
-    found = server.ask("GET", f"{path}/events").json
-    assert found["lastSeq"] == len(found["events"]) == server.ask("GET", path).json["lastSeq"]
-    assert any(event.get("id") == "e1" for event in found["events"])
+    listing = server.ask("GET", f"{path}/events").json
+    assert listing["lastSeq"] == len(listing["events"]) == server.ask("GET", path).json["lastSeq"]
+    assert any(event.get("id") == "e1" for event in listing["events"])
     state = server.ask("GET", f"{path}/state").json
-    assert state["events"] == found["events"]
+    assert state["events"] == listing["events"]
     assert state["status"] == "finished"
 
 
@@ -209,10 +209,10 @@ def test_a_workspace_has_files_commands_and_tools(server: Serving) -> None:
     assert "100%.txt" in ran["content"][0]["text"]  # the path was decoded once
     tools = [tool["name"] for tool in server.ask("GET", "/api/workspaces/desk/tools").json["tools"]]
     assert "grep" in tools
-    found = server.ask(
+    content = server.ask(
         "POST", "/api/workspaces/desk/tools/grep", {"arguments": {"pattern": "gr"}}
     ).json
-    assert "é.txt" in found["content"][0]["text"]
+    assert "é.txt" in content["content"][0]["text"]
     failed = server.ask("POST", "/api/workspaces/desk/tools/grep", {"arguments": {"patern": "gr"}})
     assert (failed.status, failed.json["isError"]) == (200, True)
     assert server.ask("POST", "/api/workspaces/desk/tools/grab", {}).error == "ToolNotFound"
@@ -225,13 +225,13 @@ def test_a_command_sent_again_under_its_key_runs_once(alone: Serving) -> None:
     server.ask("POST", "/api/workspaces", {"id": "once"})
     body = {"command": "echo x >> ran; wc -l < ran"}
     with ThreadPoolExecutor(4) as pool:
-        asked = [
+        futures = [
             pool.submit(
                 server.ask, "POST", "/api/workspaces/once/commands", body, Idempotency_Key="c1"
             )
             for _ in range(4)
         ]
-        answers = {one.result().body for one in asked}
+        answers = {one.result().body for one in futures}
     assert len(answers) == 1
     assert server.ask("GET", "/api/workspaces/once/files/ran").body == b"x\n"
     assert (
@@ -247,20 +247,20 @@ def test_a_command_that_a_kill_cut_off_is_not_run_by_the_next_server(tmp_path: P
     ran = tmp_path / "ran"
     with ServeProcess(tmp_path) as server, ThreadPoolExecutor(1) as pool:
         workspace = server.workspace(id="w", timeout=60)
-        asked = pool.submit(workspace.run_command, f"echo x >> {ran}; sleep 60")
+        future = pool.submit(workspace.run_command, f"echo x >> {ran}; sleep 60")
         until(ran.exists)
         server.kill()
         server.start()
         with pytest.raises(RuntimeFault, match="outcome of this request is unknown"):
-            asked.result(60)
+            future.result(60)
         assert ran.read_text() == "x\n"
 
 
 def test_a_command_whose_client_hung_up_is_cancelled(alone: Serving, tmp_path: Path) -> None:
     server = alone  # a workspace's commands run in one server
     server.ask("POST", "/api/workspaces", {"id": "left"})
-    begun, ended = tmp_path / "begun", tmp_path / "ended"
-    command = f"trap 'touch {ended}' EXIT; touch {begun}; while true; do sleep 0.05; done"
+    started, ended = tmp_path / "begun", tmp_path / "ended"
+    command = f"trap 'touch {ended}' EXIT; touch {started}; while true; do sleep 0.05; done"
     connection = server.connect()
     connection.request(
         "POST",
@@ -268,7 +268,7 @@ def test_a_command_whose_client_hung_up_is_cancelled(alone: Serving, tmp_path: P
         json.dumps({"command": f"( {command} )"}),
         {"Authorization": f"Bearer {server.key}"},
     )
-    until(begun.exists)
+    until(started.exists)
     assert server.app.service.usage.requests
     connection.close()
     until(lambda: not server.app.service.usage.requests)
@@ -280,12 +280,12 @@ def test_a_command_whose_client_hung_up_is_cancelled(alone: Serving, tmp_path: P
     )
 
 
-# --- who is let in ---
+# --- access ---
 
 
 def test_without_a_key_of_the_server_nothing_is_told(server: Serving) -> None:
     server.make("secret")
-    for given in (
+    for authorization in (
         None,
         "",
         "Bearer",
@@ -297,11 +297,15 @@ def test_without_a_key_of_the_server_nothing_is_told(server: Serving) -> None:
         "Bearer \xe9",
         "Bearer {key} {key}",
     ):
-        headers = {} if given is None else {"Authorization": given.format(key=server.key)}
-        known = server.ask("GET", "/api/conversations/secret", key=None, **headers)
-        unknown = server.ask("GET", "/nothing/of/that/kind", key=None, **headers)
-        assert (known.status, known.headers["www-authenticate"]) == (401, "Bearer"), given
-        assert known.body == unknown.body
+        headers = (
+            {} if authorization is None else {"Authorization": authorization.format(key=server.key)}
+        )
+        existing = server.ask("GET", "/api/conversations/secret", key=None, **headers)
+        missing = server.ask("GET", "/nothing/of/that/kind", key=None, **headers)
+        assert (existing.status, existing.headers["www-authenticate"]) == (401, "Bearer"), (
+            authorization
+        )
+        assert existing.body == missing.body
 
 
 @pytest.mark.slow
@@ -334,8 +338,8 @@ def test_health_and_readiness_need_no_key_and_everything_else_does(server: Servi
 
 @pytest.mark.slow
 def test_what_is_another_tenants_is_what_is_not_there(server: Serving) -> None:
-    """Every route, with the other's key, answers to a conversation and a workspace that exist as to
-    ones that do not."""
+    """Check every route: with the other tenant's key, an existing conversation or workspace is
+    answered like a missing one."""
     server.make("mine")
     server.ask("POST", "/api/conversations/mine/messages", {"text": "a secret"})
     server.ask("POST", "/api/workspaces", {"id": "mine"})
@@ -396,20 +400,21 @@ def test_pages_of_other_origins_are_refused_unless_they_are_named(
 ) -> None:
     assert server.ask("GET", "/api/conversations", Origin="https://page.example").status == 403
     assert server.ask("GET", "/api/conversations", Origin="null").status == 403
-    with Serving(tmp_path, origins=["https://page.example"]) as named:
-        allowed = named.ask("GET", "/api/conversations", Origin="https://page.example")
+    with Serving(tmp_path, origins=["https://page.example"]) as serving:
+        allowed = serving.ask("GET", "/api/conversations", Origin="https://page.example")
         assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (
             200,
             "https://page.example",
         )
-        asked = {
+        preflight = {
             "Origin": "https://page.example",
             "Access_Control_Request_Method": "POST",
             "Access_Control_Request_Headers": "authorization",
         }
-        assert named.ask("OPTIONS", "/api/conversations", key=None, **asked).status == 200
+        assert serving.ask("OPTIONS", "/api/conversations", key=None, **preflight).status == 200
         assert (
-            named.ask("GET", "/api/conversations", Origin="https://page.example.evil").status == 403
+            serving.ask("GET", "/api/conversations", Origin="https://page.example.evil").status
+            == 403
         )
 
 
@@ -426,7 +431,7 @@ def test_answers_cannot_be_framed_sniffed_or_kept(server: Serving) -> None:
     assert server.ask("GET", "/docs").status == 404
 
 
-# --- what does not fit ---
+# --- invalid requests ---
 
 BODIES = [
     (b'{"text":NaN}', 400),
@@ -493,8 +498,8 @@ def test_a_file_outside_of_the_workspace_is_refused(server: Serving) -> None:
         "link/passwd",
         "a/../../other/f",
     ):
-        read = server.ask("GET", f"/api/workspaces/confined/files/{path}")
-        assert (read.status, read.error) == (403, "PathRefused"), path
+        reply = server.ask("GET", f"/api/workspaces/confined/files/{path}")
+        assert (reply.status, reply.error) == (403, "PathRefused"), path
         assert server.ask("PUT", f"/api/workspaces/confined/files/{path}", b"x").status == 403
 
 
@@ -519,10 +524,10 @@ def test_a_refused_path_names_no_folder_of_the_server(server: Serving) -> None:
     ):
         refused = server.ask(method, f"{there}/{path}", body)
         assert 400 <= refused.status < 500, (path, refused)
-        told = refused.json["error"]["message"]
-        assert str(server.folder) not in told, (path, told)
-        assert "LocalRuntime" not in told, "a client has no program to change"
-        assert "s3cret-word" not in told
+        message = refused.json["error"]["message"]
+        assert str(server.folder) not in message, (path, message)
+        assert "LocalRuntime" not in message, "a client has no program to change"
+        assert "s3cret-word" not in message
     refused = server.ask("GET", f"{there}/files/link/x")
     assert "'link/x' is outside of the workspace" in refused.json["error"]["message"]
 
@@ -658,7 +663,7 @@ def test_forty_slow_commands_hold_up_neither_health_nor_messages(alone: Serving)
             assert server.ask("GET", "/health", key=None).status == 200
             assert server.ask("POST", f"{path}/messages", {"text": "hello"}).status == 202
             assert server.ask("GET", f"{path}/events").status == 200
-            assert time.monotonic() - began < 20  # the commands take as long as we want
+            assert time.monotonic() - began < 20  # the commands take as long as the test wants
         finally:
             server.ask("PUT", "/api/workspaces/busy/files/go", b"")
         assert {one.result().status for one in slow} == {200}
@@ -666,7 +671,7 @@ def test_forty_slow_commands_hold_up_neither_health_nor_messages(alone: Serving)
     until(lambda: not before.new_children())
 
 
-# --- what is told ---
+# --- information that is given ---
 
 
 def test_metrics_count_by_route_and_never_by_id(server: Serving) -> None:
@@ -790,7 +795,7 @@ def test_nothing_is_left_after_close(tmp_path: Path) -> None:
     before.wait_until_released()
 
 
-# --- what nobody would think of ---
+# --- unlikely requests ---
 
 
 @pytest.mark.proof
@@ -801,8 +806,8 @@ def test_no_request_that_schemathesis_makes_is_answered_by_what_was_not_declared
     with Serving(tmp_path, Quota(rate=0, requests=1000)) as serving:
         serving.make("4f0c91d2a6be")  # as in the examples
         serving.ask("POST", "/api/workspaces", {"id": "w-81d0"})
-        # Not clone_repository: it asks the network. Not stream_events: it does not end. Not whether
-        # what fits the schema is taken: an agent has to make sense too.
+        # Not clone_repository: it needs the network. Not stream_events: it does not end. Not whether
+        # input that fits the schema is taken: an agent has to make sense, too.
         command = [
             sys.executable,
             "-m",

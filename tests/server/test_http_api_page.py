@@ -1,5 +1,5 @@
-"""The page of the HTTP API: its tables have each route of the server, and its programs, which
-`tests/test_docs.py` runs, call each."""
+"""Tests of the page of the HTTP API: its tables have each route of the server, and its programs,
+which `tests/test_docs.py` runs, call each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALL = re.compile(r'api\.(?:(get|post|put|delete)\(\s*|stream\("GET", )f?"(/[^"]
 def routes(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     with Serving(Path(tmp_path_factory.mktemp("server"))) as server:
         paths = server.ask("GET", "/openapi.json").json["paths"]
-    return {f"{method.upper()} {path}" for path, found in paths.items() for method in found}
+    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
 
 def test_the_tables_have_each_route_once(routes: set[str]) -> None:
@@ -37,13 +37,13 @@ def test_the_programs_call_each_route(routes: set[str]) -> None:
 
 
 def route_of(method: str, path: str, routes: set[str]) -> str:
-    """Return the route that a request reaches: the one that has most words of the path."""
+    """Return the route that a request reaches: the one with most words of the path."""
 
     def matches(route: str) -> bool:
         shape = re.sub(r"\{path\}$", ".+", route)
         shape = re.sub(r"\{\w+\}", "[^/]+", shape)
         return re.fullmatch(shape, f"{method} {path}") is not None
 
-    found = sorted(filter(matches, routes), key=lambda route: route.count("{"))
-    assert found, f"no route for {method} {path}"
-    return found[0]
+    matching = sorted(filter(matches, routes), key=lambda route: route.count("{"))
+    assert matching, f"no route for {method} {path}"
+    return matching[0]

@@ -1,4 +1,5 @@
-"""Repeated requests under one `Idempotency-Key`: the same outcome each time, also after `kill -9`."""
+"""Tests of repeated requests under one `Idempotency-Key`: the same outcome each time, also after
+`kill -9`."""
 
 from __future__ import annotations
 
@@ -137,10 +138,10 @@ def test_a_denied_request_has_the_same_error_when_it_is_repeated(
     with Serving(tmp_path, policy=Policy(["hf_denying"])) as server:
         assert server.ask("POST", "/api/conversations", body()).status == 201
         text = {"text": "hello"}
-        found = [server.ask("POST", MESSAGES, text, Idempotency_Key="K1") for _ in range(3)]
-        assert found[0].error == "HookDenied"
-        assert found[0].json == found[1].json == found[2].json
-        assert json.loads(found[0].body)["error"]["details"]["on"] == "message"
+        replies = [server.ask("POST", MESSAGES, text, Idempotency_Key="K1") for _ in range(3)]
+        assert replies[0].error == "HookDenied"
+        assert replies[0].json == replies[1].json == replies[2].json
+        assert json.loads(replies[0].body)["error"]["details"]["on"] == "message"
 
 
 def test_keys_that_look_like_those_of_another_requests_parts_do_not_collide(
@@ -163,8 +164,8 @@ def test_keys_that_look_like_those_of_another_requests_parts_do_not_collide(
         approved = server.ask("POST", f"{path}/approve", decision, Idempotency_Key="job-7")
         assert approved.status == 200, approved
         key = f"job-7:{waiting.call.id}"
-        sent = server.ask("POST", MESSAGES, {"text": "important"}, Idempotency_Key=key)
-        assert sent.status == 202, sent
+        reply = server.ask("POST", MESSAGES, {"text": "important"}, Idempotency_Key=key)
+        assert reply.status == 202, reply
         conversation.drain_inbox()
         assert any("important" in str(event) for event in conversation.get_history())
 
@@ -229,8 +230,8 @@ def test_the_key_of_a_request_to_a_spawned_conversation_stands_for_one_request(
 
         def decided() -> list[tuple[str, str]]:
             events = server.ask("GET", f"{path}/events").json["events"]
-            found = [one for one in events if one["type"] == "decision"]
-            return [(e["callId"], e["decision"]) for e in found if e["decision"] != "ask"]
+            decisions = [one for one in events if one["type"] == "decision"]
+            return [(e["callId"], e["decision"]) for e in decisions if e["decision"] != "ask"]
 
         first = {"callId": "4.0"}
         early = server.ask("POST", f"{path}/approve", {"callId": "9.0"}, Idempotency_Key="K0")
@@ -243,8 +244,8 @@ def test_the_key_of_a_request_to_a_spawned_conversation_stands_for_one_request(
         early = server.ask("POST", f"{path}/approve", {"callId": "9.0"}, Idempotency_Key="K0")
         assert (early.status, early.error) == (409, "NotPending")
         # The same key at the parent is another request.
-        sent = server.ask("POST", MESSAGES, {"text": "more"}, Idempotency_Key="K1")
-        assert sent.status == 202, sent
+        reply = server.ask("POST", MESSAGES, {"text": "more"}, Idempotency_Key="K1")
+        assert reply.status == 202, reply
         assert server.ask("POST", f"{path}/reject", {}, Idempotency_Key="K2").status == 200
         until(lambda: len(decided()) == 2)
         assert server.ask("POST", f"{path}/reject", {}, Idempotency_Key="K2").status == 200
@@ -267,8 +268,8 @@ def test_a_conversation_that_could_not_be_opened_is_no_outcome_of_a_request(
             refused = server.ask("POST", path, body, Idempotency_Key=way)
             assert refused.error == "ConfigurationError"
     with Serving(tmp_path, policy=Policy(["hf_denying"]), isolation=isolation) as server:
-        sent = server.ask("POST", MESSAGES, text, Idempotency_Key="messages")
-        assert sent.status == 202, sent
+        reply = server.ask("POST", MESSAGES, text, Idempotency_Key="messages")
+        assert reply.status == 202, reply
         decided = server.ask(
             "POST", "/api/conversations/one/approve", {}, Idempotency_Key="approve"
         )

@@ -1,5 +1,5 @@
-"""Conversations in worker processes: each way in which one can die, while others run on; and that
-nothing is left of any."""
+"""Tests of conversations in worker processes: each way in which a worker can die while others run
+on, and no leftovers."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the path, with a module of harmful tools."""
+    """Write a module of harmful tools to a folder on the path, and return the folder."""
     folder = tmp_path / "parts"
     folder.mkdir()
     (folder / f"{MODULE}.py").write_text(TOOLS)
@@ -127,16 +127,18 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def model() -> Iterator[ModelServer]:
-    """A model that calls the tool which the user names, once for each time that he names it, and
-    then says "done"."""
+    """Run a model that calls the tool which the user names, as often as the user says, and then
+    says "done"."""
 
-    def answer(asked: Request) -> Any:
-        said = max(
-            number for number, message in enumerate(asked.messages) if message["role"] == "user"
+    def answer(model_request: Request) -> Any:
+        user_at = max(
+            number
+            for number, message in enumerate(model_request.messages)
+            if message["role"] == "user"
         )
-        name, _, times = str(asked.messages[said]["content"]).partition(" ")
-        done = len(asked.messages) - 1 - said
-        return text("done") if done >= 2 * int(times or 1) else calls((name, {}))
+        name, _, times = str(model_request.messages[user_at]["content"]).partition(" ")
+        steps_done = len(model_request.messages) - 1 - user_at
+        return text("done") if steps_done >= 2 * int(times or 1) else calls((name, {}))
 
     with ModelServer(answer) as server:
         yield server
@@ -151,7 +153,7 @@ def isolated(folder: Path, **options: Any) -> Host:
 
 
 def asking(server: ModelServer, *names: str, **more: Any) -> CreateRequest:
-    """An agent with tools of the module, which this process never imports."""
+    """Return a request for an agent with tools of the module, which this process never imports."""
     names = names or ("fine", *DEATHS, "spin", "hold", "late", "grow", "poison", "litter")
     form = form_of(Agent(LLM("m", base_url=server.url, api_key="sk-planted-secret"), stuck=None))
     agent = {**form.mapping, "tools": {"builtin": list(names)}}
@@ -165,15 +167,15 @@ def asking(server: ModelServer, *names: str, **more: Any) -> CreateRequest:
     )
 
 
-def begin(host: Host, server: ModelServer, id: str, said: str, **more: Any) -> None:
+def begin(host: Host, server: ModelServer, id: str, message: str, **more: Any) -> None:
     host.create(T, asking(server, id=id, **more))
     host.start(T, id)
-    host.execute(T, id, Send(said))
+    host.execute(T, id, Send(message))
 
 
 def others(host: Host, server: ModelServer) -> Callable[[], None]:
-    """Three conversations at work; the answer says that they did it undisturbed, each in one
-    process."""
+    """Start three conversations at work. Returns a function that checks that they worked
+    undisturbed, each in one process."""
     ids = [f"other{number}" for number in range(3)]
     for id in ids:
         begin(host, server, id, "fine 40")
@@ -181,10 +183,10 @@ def others(host: Host, server: ModelServer) -> Callable[[], None]:
     def check() -> None:
         for id in ids:
             finished(host, id)
-            found = results(host, id)
-            assert len(found) == 40
-            assert len({one.text for one in found}) == 1
-            assert not any(one.is_error for one in found)
+            outcomes = results(host, id)
+            assert len(outcomes) == 40
+            assert len({one.text for one in outcomes}) == 1
+            assert not any(one.is_error for one in outcomes)
 
     return check
 
@@ -198,9 +200,9 @@ def results(host: Host, id: str) -> list[ToolResult]:
 
 
 def live_of(host: Host, id: str) -> WorkerConversation:
-    found = until(lambda: host._scheduler.conversations.find(id), f"{id} open")
-    assert isinstance(found, WorkerConversation)
-    return found
+    conversation = until(lambda: host._scheduler.conversations.find(id), f"{id} open")
+    assert isinstance(conversation, WorkerConversation)
+    return conversation
 
 
 # --- the same conversation ---
@@ -395,7 +397,7 @@ def test_a_worker_that_is_killed_while_the_model_thinks_is_followed_by_another(
 ) -> None:
     thinking, go = threading.Event(), threading.Event()
 
-    def answer(asked: Request) -> Any:
+    def answer(model_request: Request) -> Any:
         thinking.set()
         go.wait(30)
         return text("done")
@@ -437,11 +439,14 @@ def test_a_module_that_ends_its_importer_is_the_clients_to_run(
 ) -> None:
     (parts / "isolated_bomb.py").write_text("import os\nos._exit(5)\n")
     with isolated(tmp_path) as host:
-        asked = asking(model, "fine", id="a")
+        creation = asking(model, "fine", id="a")
         bomb = ToolForm(name="bomb", input_schema={"type": "object"}, module="isolated_bomb")
-        agent = {**asked.agent, "tools": {"builtin": ["fine", "bomb"]}}
+        agent = {**creation.agent, "tools": {"builtin": ["fine", "bomb"]}}
         created = host.create(
-            T, CreateRequest(agent=agent, secrets=asked.secrets, tools=[*asked.tools, bomb], id="a")
+            T,
+            CreateRequest(
+                agent=agent, secrets=creation.secrets, tools=[*creation.tools, bomb], id="a"
+            ),
         )
         assert {tool.name: tool.executor for tool in created.tools} == {
             "fine": "server",
@@ -465,17 +470,18 @@ def test_a_module_whose_import_never_ends_is_the_clients_to_run(
 ) -> None:
     (parts / "isolated_loop.py").write_text("while True: pass\n")
     with isolated(tmp_path) as host:
-        asked = asking(model, "loop", id="a")
+        creation = asking(model, "loop", id="a")
         tools = [ToolForm(name="loop", input_schema={"type": "object"}, module="isolated_loop")]
         created = host.create(
-            T, CreateRequest(agent=asked.agent, secrets=asked.secrets, tools=tools, id="a")
+            T,
+            CreateRequest(agent=creation.agent, secrets=creation.secrets, tools=tools, id="a"),
         )
         assert created.tools[0].executor == "client"
         host.start(T, "a")
         began = time.monotonic()
         host.execute(T, "a", Send("loop"))
         until(lambda: host.state(T, "a").offers)
-        assert time.monotonic() - began < 20  # it is known, and not tried again
+        assert time.monotonic() - began < 20  # the failure is known, and the import not tried again
         assert not [one for one in threading.enumerate() if one.name.startswith("holdfast-import")]
 
 
@@ -507,8 +513,8 @@ def test_tools_come_and_go_in_a_worker(tmp_path: Path, parts: Path, model: Model
         host.execute(T, "a", Send("fine"))
         finished(host, "a")
         late = ToolForm(name="late", input_schema={"type": "object"}, module=MODULE)
-        changed = host.set_tools(T, "a", ToolsRequest(tools=[late]))
-        assert [tool.name for tool in changed.tools] == ["late"]
+        info = host.set_tools(T, "a", ToolsRequest(tools=[late]))
+        assert [tool.name for tool in info.tools] == ["late"]
         assert [tool.name for tool in host.get(T, "a").tools] == ["late"]
         host.execute(T, "a", Send("fine"))
         until(lambda: len(results(host, "a")) == 2)
@@ -527,10 +533,10 @@ def test_tools_come_and_go_in_a_worker(tmp_path: Path, parts: Path, model: Model
 
 @pytest.mark.slow
 def test_of_two_clients_one_has_the_call_also_over_the_death_of_the_worker(tmp_path: Path) -> None:
-    def answer(asked: Request) -> Any:
+    def answer(model_request: Request) -> Any:
         return (
             text("done")
-            if asked.messages[-1]["role"] == "tool"
+            if model_request.messages[-1]["role"] == "tool"
             else calls(("greet", {"name": "you"}))
         )
 
@@ -566,10 +572,14 @@ def test_of_two_clients_one_has_the_call_also_over_the_death_of_the_worker(tmp_p
 
 @pytest.mark.slow
 def test_a_workspaces_files_are_the_servers_and_its_shell_the_workers(tmp_path: Path) -> None:
-    def answer(asked: Request) -> Any:
-        done = sum(1 for message in asked.messages if message["role"] == "tool")
+    def answer(model_request: Request) -> Any:
+        steps_done = sum(1 for message in model_request.messages if message["role"] == "tool")
         commands = ["x=5; echo written > note; env | sort", "echo $x $PPID"]
-        return text("done") if done == 2 else calls(("terminal", {"command": commands[done]}))
+        return (
+            text("done")
+            if steps_done == 2
+            else calls(("terminal", {"command": commands[steps_done]}))
+        )
 
     before = Owned()
     with ModelServer(answer) as server, isolated(tmp_path) as host:
@@ -590,8 +600,8 @@ def test_a_workspaces_files_are_the_servers_and_its_shell_the_workers(tmp_path: 
         first, second = results(host, "a")
         assert "sk-planted" not in first.text
         assert second.text.split()[0] == "5"
-        for known in ("environ", "cmdline"):
-            assert b"sk-planted" not in Path(f"/proc/{pid}/{known}").read_bytes()
+        for kind in ("environ", "cmdline"):
+            assert b"sk-planted" not in Path(f"/proc/{pid}/{kind}").read_bytes()
         theirs = {
             os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")
         }
@@ -609,7 +619,7 @@ def test_a_workspaces_files_are_the_servers_and_its_shell_the_workers(tmp_path: 
 
 @pytest.mark.slow
 def test_a_tenants_worker_is_told_no_variable_that_its_agent_may_not_have(tmp_path: Path) -> None:
-    told: list[ms.Order] = []
+    orders: list[ms.Order] = []
     with isolated(
         tmp_path,
         variables={
@@ -620,7 +630,7 @@ def test_a_tenants_worker_is_told_no_variable_that_its_agent_may_not_have(tmp_pa
     ) as host:
         assert host._workers is not None
         order = host._workers._order
-        host._workers._order = lambda *arguments: told.append(order(*arguments)) or told[-1]  # type: ignore[method-assign]
+        host._workers._order = lambda *arguments: orders.append(order(*arguments)) or orders[-1]  # type: ignore[method-assign]
         form = form_of(Agent(LLM("openai/gpt-5", api_key="${SERVER_KEY}")))
         for tenant in ("default", "acme"):
             host.create(
@@ -635,8 +645,8 @@ def test_a_tenants_worker_is_told_no_variable_that_its_agent_may_not_have(tmp_pa
                     secrets={"secret_1": "x"},
                 ),
             )
-        assert [list(one.variables.values()) for one in told] == [["sk-server"], ["sk-server"]]
-        assert "SERVER_KEY" not in told[1].variables
+        assert [list(one.variables.values()) for one in orders] == [["sk-server"], ["sk-server"]]
+        assert "SERVER_KEY" not in orders[1].variables
 
 
 @pytest.mark.slow
@@ -694,12 +704,12 @@ def test_the_command_serves_by_workers_and_leaves_nothing(tmp_path: Path) -> Non
     ],
 )
 def test_errors_come_over_as_their_class(error: Exception) -> None:
-    found = ms.error_of(ms.fault_of(error))
-    assert isinstance(found, StoreError if type(error) is ValueError else type(error))
-    assert str(error) in str(found)
+    copy = ms.error_of(ms.fault_of(error))
+    assert isinstance(copy, StoreError if type(error) is ValueError else type(error))
+    assert str(error) in str(copy)
 
 
-# --- what is left ---
+# --- leftovers ---
 
 
 @pytest.mark.slow
@@ -732,12 +742,12 @@ def test_a_killed_server_leaves_no_worker_and_no_fork_server_and_the_next_goes_o
 ) -> None:
     count, steps = 4, 6
 
-    def answer(asked: Request) -> Any:
-        done = sum(1 for message in asked.messages if message["role"] == "tool")
+    def answer(model_request: Request) -> Any:
+        steps_done = sum(1 for message in model_request.messages if message["role"] == "tool")
         return (
             text("done")
-            if done == steps
-            else calls(("terminal", {"command": f"sleep 0.2 & echo {done} >> effects; wait"}))
+            if steps_done == steps
+            else calls(("terminal", {"command": f"sleep 0.2 & echo {steps_done} >> effects; wait"}))
         )
 
     with ModelServer(answer) as server:
@@ -745,8 +755,8 @@ def test_a_killed_server_leaves_no_worker_and_no_fork_server_and_the_next_goes_o
         child = subprocess.Popen([sys.executable, *program], stdout=subprocess.PIPE, cwd=REPO)
         try:
             assert child.stdout is not None
-            said = json.loads(child.stdout.readline())
-            pids = [said["fork_server"], *said["workers"]]
+            report = json.loads(child.stdout.readline())
+            pids = [report["fork_server"], *report["workers"]]
             until(lambda: len(server.requests) >= 2 * count, "progress", seconds=60)
             assert all(map(alive, pids))
         finally:
@@ -754,7 +764,7 @@ def test_a_killed_server_leaves_no_worker_and_no_fork_server_and_the_next_goes_o
             child.wait()
             child.stdout.close()  # pyright: ignore[reportOptionalMemberAccess]
         until(lambda: not any(map(alive, pids)))
-        until(lambda: not Path(said["folder"]).exists())
+        until(lambda: not Path(report["folder"]).exists())
         with isolated(tmp_path) as host:
             host.recover()
             for number in range(count):

@@ -1,5 +1,5 @@
-"""Bearer keys and sealed secrets: shown once, compared in constant time, nothing of them at
-rest."""
+"""Tests of bearer keys and sealed secrets: shown once, compared in constant time, and not readable
+at rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Titles and tags on an agent server: over HTTP, from a remote conversation and from the shell."""
+"""Tests of titles and tags on an agent server: over HTTP, from a remote conversation and from the
+shell."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ T = "default"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    with host_of(tmp_path) as found:
-        yield found
+    with host_of(tmp_path) as running:
+        yield running
 
 
 def create(host: Host, id: str, *script: Any, tenant: str = T, **more: Any) -> None:
@@ -107,8 +108,8 @@ def test_a_remote_conversation_is_labelled_and_found(tmp_path: Path) -> None:
             with conversation.fork() as fork:
                 assert fork.title == "Dates (fork)"
             query = "tag=bug&tag=customer%3Dacme%20%26%20sons"
-            found = server.ask("GET", f"/api/conversations?{query}").json
-            assert {item["title"] for item in found["items"]} == {"Dates", "Dates (fork)"}
+            listing = server.ask("GET", f"/api/conversations?{query}").json
+            assert {item["title"] for item in listing["items"]} == {"Dates", "Dates (fork)"}
             assert server.ask("GET", "/api/conversations?tag=none").json["items"] == []
 
 
@@ -160,5 +161,5 @@ def test_a_label_or_a_question_that_is_wrong_in_any_state_is_invalid(tmp_path: P
         assert status("labels", {}) == 422
         assert status("labels", {"add": [""]}) == 422
         assert status("ask", {"question": " "}) == 422
-        assert status("ask", {"question": "Why?"}) == 409  # nothing was said yet
+        assert status("ask", {"question": "Why?"}) == 409  # the conversation has no messages yet
         assert status("ask", {"question": "x" * 3_000_000}) == 413

@@ -1,5 +1,5 @@
-"""How the agent server learns tools: what its policy lets in, what an import may do to it, and what
-becomes of a tool that cannot be had."""
+"""Tests of how the agent server learns tools: the imports that its policy allows, their possible
+effects on the server, and tools that cannot be had."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Write a module (a dot in its name: in packages) to a folder on the path; its name is
-    returned."""
+    """Return a function that writes a module (a dot in its name: in packages) to a folder on the
+    path and returns its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names: list[str] = []
 
@@ -68,13 +68,13 @@ def form(name: str = "look", module: str = "", **more: Any) -> ToolForm:
 
 
 def one(module: str, policy: Policy = ALL, name: str = "look", **options: Any) -> tuple[str, str]:
-    """Who runs a tool of that module, and why."""
-    found = resolve_tools([form(name, module)], {}, {}, policy, **options)
-    return found.standings[name].executor, found.standings[name].warning
+    """Return the executor of a tool of that module, and the warning."""
+    resolved = resolve_tools([form(name, module)], {}, {}, policy, **options)
+    return resolved.standings[name].executor, resolved.standings[name].warning
 
 
-def executors(found: ResolvedTools) -> dict[str, str]:
-    return {name: standing.executor for name, standing in found.standings.items()}
+def executors(resolved: ResolvedTools) -> dict[str, str]:
+    return {name: standing.executor for name, standing in resolved.standings.items()}
 
 
 # --- the policy ---
@@ -119,8 +119,8 @@ def test_what_is_no_modules_name_is_refused_even_if_all_modules_are_allowed(modu
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:
-    for given in (None, 5, b"os", ["os"]):
-        assert not ALL.allows(given)  # type: ignore[arg-type]
+    for name in (None, 5, b"os", ["os"]):
+        assert not ALL.allows(name)  # type: ignore[arg-type]
 
 
 def test_patterns_are_of_whole_dotted_names() -> None:
@@ -211,33 +211,33 @@ def test_each_tool_is_found_where_it_was_declared(write: Write) -> None:
 
     with LocalRuntime() as runtime:
         registry = ToolRegistry()
-        made = next(item for item in registry.import_module("hf_a") if item.name == "made")
+        local = next(item for item in registry.import_module("hf_a") if item.name == "made")
         declared = tools_of(
             Agent(
-                ScriptedLLM([]), [*runtime.tools, look, made, *planning.register_planning_tools()]
+                ScriptedLLM([]), [*runtime.tools, look, local, *planning.register_planning_tools()]
             )
         )
-        found = resolve_tools(
+        resolved = resolve_tools(
             declared,
             {"look": "hf_a"},
             {item.name: item for item in runtime.tools},
             Policy(["hf_a"], entry_points=False),
         )
-        assert found.tools["read_file"] is next(
+        assert resolved.tools["read_file"] is next(
             item for item in runtime.tools if item.name == "read_file"
         )
-    assert found.warnings == []
-    assert set(executors(found).values()) == {"server"}
-    assert found.standings["plan"].module == "holdfast.tools.preset.planning"
-    assert found.standings["read_file"].module == "holdfast.runtime"
-    assert found.tools["look"].run({"a": 3}).data == 3
-    assert [*found.tools] == [item.name for item in declared]
+    assert resolved.warnings == []
+    assert set(executors(resolved).values()) == {"server"}
+    assert resolved.standings["plan"].module == "holdfast.tools.preset.planning"
+    assert resolved.standings["read_file"].module == "holdfast.runtime"
+    assert resolved.tools["look"].run({"a": 3}).data == 3
+    assert [*resolved.tools] == [item.name for item in declared]
 
 
 def test_a_tool_without_a_module_is_the_clients_or_nobodys() -> None:
     declared = form("local", description="Does it.", timeout=3.0, category="mine")
-    found = resolve_tools([declared], {}, {}, ALL)
-    client = found.tools["local"]
+    resolved = resolve_tools([declared], {}, {}, ALL)
+    client = resolved.tools["local"]
     assert isinstance(client, ClientTool)
     assert (client.executor, client.description, client.timeout, client.category) == (
         "client",
@@ -245,13 +245,13 @@ def test_a_tool_without_a_module_is_the_clients_or_nobodys() -> None:
         3.0,
         "mine",
     )
-    assert found.warnings == []
+    assert resolved.warnings == []
     with pytest.raises(ToolError, match="runs in the client"):
         client.run({})
-    found = resolve_tools([declared], {}, {}, ALL, client_tools=False)
-    nobody = found.tools["local"]
+    resolved = resolve_tools([declared], {}, {}, ALL, client_tools=False)
+    nobody = resolved.tools["local"]
     assert isinstance(nobody, UnavailableTool)
-    assert (nobody.executor, executors(found)) == ("", {"local": "unavailable"})
+    assert (nobody.executor, executors(resolved)) == ("", {"local": "unavailable"})
     with pytest.raises(ToolError, match="does not let clients run tools") as caught:
         nobody.run({})
     assert not caught.value.retryable
@@ -268,25 +268,25 @@ def test_a_module_that_fails_costs_its_own_tools_alone(
         form("none", "hf_not_there"),
     ]
     with caplog.at_level(logging.WARNING, "holdfast.server"):
-        found = resolve_tools(tools, {}, {}, ALL)
-    assert executors(found) == {"look": "server", "bad": "client", "none": "client"}
+        resolved = resolve_tools(tools, {}, {}, ALL)
+    assert executors(resolved) == {"look": "server", "bad": "client", "none": "client"}
     assert (
-        found.standings["bad"].warning
+        resolved.standings["bad"].warning
         == "its module 'hf_bad' cannot be used: Module 'hf_bad' cannot be imported: RuntimeError:"
         " no luck"
     )
-    assert "No module named 'hf_not_there'" in found.standings["none"].warning
-    assert "was declared" in found.standings["look"].warning
-    assert [record.getMessage() for record in caplog.records] == found.warnings
-    assert found.warnings[1].endswith("no luck. The client runs it.")
-    found = resolve_tools(tools, {}, {}, ALL, client_tools=False)
-    assert executors(found) == {"look": "server", "bad": "unavailable", "none": "unavailable"}
+    assert "No module named 'hf_not_there'" in resolved.standings["none"].warning
+    assert "was declared" in resolved.standings["look"].warning
+    assert [record.getMessage() for record in caplog.records] == resolved.warnings
+    assert resolved.warnings[1].endswith("no luck. The client runs it.")
+    resolved = resolve_tools(tools, {}, {}, ALL, client_tools=False)
+    assert executors(resolved) == {"look": "server", "bad": "unavailable", "none": "unavailable"}
     with pytest.raises(ToolError, match="no luck"):
-        found.tools["bad"].run({})
+        resolved.tools["bad"].run({})
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
@@ -309,11 +309,11 @@ def test_a_module_that_fails_costs_its_own_tools_alone(
     ],
 )
 def test_whatever_a_module_does_when_it_is_imported_it_does_to_itself(
-    write: Write, text: str, said: str
+    write: Write, text: str, expected: str
 ) -> None:
     executor, reason = one(write("hf_odd", text + "\n"))
     assert executor == "client"
-    assert said in reason
+    assert expected in reason
     sys.modules.pop("hf_odd", None)
     assert one(write("hf_odd_good", LOOK.replace("a: int", "")))[0] == "server"
 
@@ -333,8 +333,8 @@ def test_a_module_that_failed_half_way_is_imported_anew_the_next_time(
     module = write("hf_half", text)
     assert "not yet" in one(module)[1]
     (tmp_path / "now").touch()
-    found = resolve_tools([form("look", module), form("after", module)], {}, {}, ALL)
-    assert set(executors(found).values()) == {"server"}
+    resolved = resolve_tools([form("look", module), form("after", module)], {}, {}, ALL)
+    assert set(executors(resolved).values()) == {"server"}
 
 
 @pytest.mark.slow
@@ -349,13 +349,13 @@ def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(
     good = write("hf_does_not_hang", LOOK.replace("look", "good"))
     tools = [form("look", hanging), form("good", good)]
     try:
-        found = resolve_tools(tools, {}, {}, Policy(["*"], import_timeout=0.5))
-        assert executors(found) == {"look": "client", "good": "server"}
-        assert "was not imported in time (within 0.5 seconds)" in found.standings["look"].warning
-        left = [
+        resolved = resolve_tools(tools, {}, {}, Policy(["*"], import_timeout=0.5))
+        assert executors(resolved) == {"look": "client", "good": "server"}
+        assert "was not imported in time (within 0.5 seconds)" in resolved.standings["look"].warning
+        threads_left = [
             thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"
         ]
-        assert len(left) == 1
+        assert len(threads_left) == 1
         began = time.monotonic()
         assert (
             "still being imported for an earlier request"
@@ -364,19 +364,19 @@ def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(
         assert time.monotonic() - began < 30
         assert [
             thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"
-        ] == left
+        ] == threads_left
     finally:
         (tmp_path / "go").touch()
         for thread in threading.enumerate():
             if thread.name.startswith("holdfast-import"):
                 thread.join(30)
-    assert one(hanging)[0] == "server"  # once it is through, it is a module like any other
+    assert one(hanging)[0] == "server"  # once it is imported, it is a module like any other
 
 
 def test_a_module_of_functions_that_is_there_already_takes_no_thread(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, made = (
+    module, module_of_factory = (
         write("hf_there", LOOK),
         write("hf_made", "register_tool('look', lambda: Tool('look', '', lambda a: a))\n"),
     )
@@ -385,16 +385,16 @@ def test_a_module_of_functions_that_is_there_already_takes_no_thread(
     monkeypatch.setattr(
         threading.Thread, "start", lambda thread: (began.append(thread.name), start(thread))
     )  # pyright: ignore
-    found = [
+    resolved = [
         resolve_tools([form(module=name)], {}, {}, ALL).tools["look"]
-        for name in (module, module, made, made)
+        for name in (module, module, module_of_factory, module_of_factory)
     ]
-    assert found[0] is found[1]
-    assert found[2] is not found[3]
+    assert resolved[0] is resolved[1]
+    assert resolved[2] is not resolved[3]
     assert began == [
         f"holdfast-import {module}",
-        f"holdfast-import {made}",
-        f"holdfast-import {made}",
+        f"holdfast-import {module_of_factory}",
+        f"holdfast-import {module_of_factory}",
     ]  # a factory is the module's code
 
 
@@ -434,31 +434,31 @@ def test_two_clients_with_tools_of_one_name_do_not_meet(write: Write) -> None:
 
 
 def test_a_name_that_comes_with_its_module_alone_is_learned_by_that(write: Write) -> None:
-    found = resolve_tools([], {"look": write("hf_alone", LOOK), "gone": "hf_gone"}, {}, ALL)
-    assert executors(found) == {"look": "server", "gone": "unavailable"}
-    assert found.standings["look"].warning == ""
+    resolved = resolve_tools([], {"look": write("hf_alone", LOOK), "gone": "hf_gone"}, {}, ALL)
+    assert executors(resolved) == {"look": "server", "gone": "unavailable"}
+    assert resolved.standings["look"].warning == ""
     with pytest.raises(ToolError, match="hf_gone"):
-        found.tools["gone"].run({})
+        resolved.tools["gone"].run({})
 
 
 def test_a_preset_tool_that_the_workspace_lacks_and_a_tool_that_says_it_is_the_clients(
     write: Write,
 ) -> None:
-    found = resolve_tools([form("terminal", "holdfast.runtime")], {}, {}, NONE)
-    assert executors(found)["terminal"] == "client"
-    assert "the workspace has no tool 'terminal'" in found.standings["terminal"].warning
+    resolved = resolve_tools([form("terminal", "holdfast.runtime")], {}, {}, NONE)
+    assert executors(resolved)["terminal"] == "client"
+    assert "the workspace has no tool 'terminal'" in resolved.standings["terminal"].warning
     assert one(write("hf_own", LOOK + "look.executor = 'client'\n")) == ("client", "")
 
 
 def test_what_no_tool_can_be_made_of_is_an_error() -> None:
-    for tools, said in [
+    for tools, pattern in [
         ([form("a b")], "name takes"),
         ([form("a"), form("a")], "two tools named 'a'"),
         ([form("a", input_schema={"type": "nothing"})], "input_schema has type 'nothing'"),
         ([form("a", timeout=-1.0)], "timeout"),
         ([form(f"t{n}", f"m{n}") for n in range(101)], "name 101 modules"),
     ]:
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=pattern):
             resolve_tools(tools, {}, {}, NONE)
 
 
@@ -472,14 +472,16 @@ def test_a_server_that_knows_nothing_of_planning_learns_it_by_its_name_alone() -
         " found.tools['plan'].run({'steps': [{'step': 'Read', 'state': 'in_progress'}]}).text)\n"
     )
     [declared] = tools_of(Agent(ScriptedLLM([]), planning.register_planning_tools()))
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         input=declared.to_json(),
         capture_output=True,
         check=True,
         timeout=60,
     )
-    assert found.stdout.decode() == "{'plan': 'server'} [] Plan (0 of 1 steps done):\n1. [>] Read\n"
+    assert (
+        process.stdout.decode() == "{'plan': 'server'} [] Plan (0 of 1 steps done):\n1. [>] Read\n"
+    )
 
 
 # --- schemas ---
@@ -508,7 +510,7 @@ def test_titles_descriptions_and_order_make_no_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "found", "said"),
+    ("declared", "found", "expected"),
     [
         ({"type": "object"}, {"type": "array"}, 'type was declared as "object" and is "array"'),
         (
@@ -553,18 +555,18 @@ def test_titles_descriptions_and_order_make_no_difference() -> None:
         ),
     ],
 )
-def test_a_difference_is_said_in_one_line(declared: Any, found: Any, said: str) -> None:
-    assert difference(declared, found) == said
+def test_a_difference_is_said_in_one_line(declared: Any, found: Any, expected: str) -> None:
+    assert difference(declared, found) == expected
 
 
 def test_many_differences_are_cut_short() -> None:
-    said = difference({str(n): "x" * 1000 for n in range(100)}, {})
-    assert said.endswith("; and 97 more")
-    assert len(said) < 600
+    text = difference({str(n): "x" * 1000 for n in range(100)}, {})
+    assert text.endswith("; and 97 more")
+    assert len(text) < 600
 
 
 def test_the_servers_own_tool_is_used_and_the_difference_told(write: Write) -> None:
-    found = resolve_tools(
+    resolved = resolve_tools(
         [
             form(
                 "look",
@@ -576,9 +578,9 @@ def test_the_servers_own_tool_is_used_and_the_difference_told(write: Write) -> N
         {},
         ALL,
     )
-    assert executors(found) == {"look": "server"}
-    assert 'properties.a.type was declared as "string" and is "integer"' in found.warnings[0]
-    assert found.tools["look"].run({"a": 3}).data == 3
+    assert executors(resolved) == {"look": "server"}
+    assert 'properties.a.type was declared as "string" and is "integer"' in resolved.warnings[0]
+    assert resolved.tools["look"].run({"a": 3}).data == 3
 
 
 # --- agents ---
@@ -680,31 +682,31 @@ def test_what_an_allowed_module_only_imported_is_not_its_own(write: Write) -> No
 
 
 def test_a_plan_is_rendered_from_the_call_alone() -> None:
-    made = planning.make_plan()
+    plan = planning.make_plan()
     steps = [
         {"step": "Read\nit", "state": "done"},
         {"step": "Test", "state": "in_progress"},
         {"step": "Ask", "state": "dropped"},
         {"step": "Ship"},
     ]
-    result = made.run({"steps": steps})
+    result = plan.run({"steps": steps})
     assert (
         result.text
         == "Plan (1 of 3 steps done, 1 dropped):\n1. [x] Read it\n2. [>] Test\n3. [-] Ask\n4. [ ]"
         " Ship"
     )
     assert result.structured_content["steps"][3] == {"step": "Ship", "state": "pending"}
-    assert made.run({"steps": [{"step": "a"}]}).text.endswith(
+    assert plan.run({"steps": [{"step": "a"}]}).text.endswith(
         "No step is in progress; the next is 1."
     )
-    assert made.run({"steps": [{"step": "a", "state": "done"}]}).text.endswith(
+    assert plan.run({"steps": [{"step": "a", "state": "done"}]}).text.endswith(
         "All steps are done or dropped."
     )
-    assert made.annotations.repeatable
+    assert plan.annotations.repeatable
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"),
+    ("steps", "pattern"),
     [
         ([], "1 to 100 steps"),
         ([{"step": "a"}] * 101, "this one has 101"),
@@ -718,15 +720,15 @@ def test_a_plan_is_rendered_from_the_call_alone() -> None:
         ([{"state": "done"}], "step"),
     ],
 )
-def test_a_plan_that_is_none_is_refused_with_what_to_do(steps: list[Any], said: str) -> None:
-    with pytest.raises(ToolError, match=said):
+def test_a_plan_that_is_none_is_refused_with_what_to_do(steps: list[Any], pattern: str) -> None:
+    with pytest.raises(ToolError, match=pattern):
         planning.make_plan().run({"steps": steps})
 
 
 def test_planning_tools_are_declared_by_their_module_and_registered_where_one_asks() -> None:
     registry = ToolRegistry()
-    [made] = planning.register_planning_tools(registry)
-    assert (made.name, made.module_qualname) == ("plan", "holdfast.tools.preset.planning")
+    [plan] = planning.register_planning_tools(registry)
+    assert (plan.name, plan.module_qualname) == ("plan", "holdfast.tools.preset.planning")
     assert registry.get_tool_module_qualnames() == {"plan": "holdfast.tools.preset.planning"}
     assert [
         item.name for item in ToolRegistry().import_module("holdfast.tools.preset.planning")

@@ -1,4 +1,4 @@
-"""`LocalServer`: an agent server within a program."""
+"""Tests of `LocalServer`: an agent server within a program."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_a_temporary_folder_is_gone_with_it_and_nothing_else_is_left() -> None:
     assert server.url == server.key == ""
     server.start()
     assert server.key not in repr(server)
-    made = set(Path(tempfile.gettempdir()).glob("holdfast-server-*")) - there
-    assert len(made) == 1
+    folders = set(Path(tempfile.gettempdir()).glob("holdfast-server-*")) - there
+    assert len(folders) == 1
     server.close()
     server.close()
-    assert not made.pop().exists()
+    assert not folders.pop().exists()
     before.wait_until_released()
 
 

@@ -1,4 +1,5 @@
-"""Named models and a tenant's secrets on an agent server: used by agents, shown by nothing."""
+"""Tests of named models and a tenant's secrets on an agent server: agents use them, and nothing
+shows them."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def test_a_tenant_keeps_models_and_keys_of_its_own(
         assert answer(Agent(NamedModel("fast")), space) == "I am tenants."
         direct = LLM("direct", base_url=provider.url, api_key="${PROVIDER_KEY}")
         assert answer(Agent(direct), space) == "I am direct."
-        # Another tenant has none of this.
+        # Another tenant does not have them.
         assert (ServerModels(other).secrets(), ServerModels(other).list()[0].owner) == (
             {},
             "server",
@@ -188,55 +189,59 @@ def test_a_sub_agent_cannot_send_the_key_of_a_named_model_elsewhere(tmp_path: Pa
     with Serving(tmp_path, models=models) as server:
         sub = SubAgent("far", prompt="Answer.", model="ollama/mine")
         form = form_of(Agent(NamedModel("fast"), delegates={"far": sub})).mapping
-        found, values = server.host.named.resolve("other", form)
+        resolved, values = server.host.named.resolve("other", form)
         assert list(values.values()) == [KEY]
-        agent = Agent.from_json(json.dumps(found), variables=values)
+        agent = Agent.from_json(json.dumps(resolved), variables=values)
         assert agent.delegates is not None
         with pytest.raises(ConfigurationError, match="needs a key of its own"):
             agent.delegates.agent("far")
 
 
 def test_models_are_found_in_every_place_of_a_form() -> None:
-    named = {"named": "fast"}
+    reference = {"named": "fast"}
     form: dict[str, Any] = {
-        "model": [named, {"router": {"a": named}, "pick": "m:f"}],
-        "describe_images": named,
-        "title": named,
-        "models": {"a": named},
+        "model": [reference, {"router": {"a": reference}, "pick": "m:f"}],
+        "describe_images": reference,
+        "title": reference,
+        "models": {"a": reference},
         "condenser": [
-            {"name": "llm", "model": named},
-            {"name": "x", "otherwise": {"name": "llm", "model": named}},
+            {"name": "llm", "model": reference},
+            {"name": "x", "otherwise": {"name": "llm", "model": reference}},
         ],
-        "confirm": {"strictest": [{"judge": "no", "model": named}]},
-        "hooks": [{"on": "x", "model": named}, {"on": "x", "agent": {"model": named}}],
-        "delegates": {"a": {"model": named}, "b": {"prompt": "x", "model": named}, "c": "file"},
-        "handoffs": {"a": None, "b": {"model": named}},
+        "confirm": {"strictest": [{"judge": "no", "model": reference}]},
+        "hooks": [{"on": "x", "model": reference}, {"on": "x", "agent": {"model": reference}}],
+        "delegates": {
+            "a": {"model": reference},
+            "b": {"prompt": "x", "model": reference},
+            "c": "file",
+        },
+        "handoffs": {"a": None, "b": {"model": reference}},
     }
-    found: list[Any] = []
-    changed = forms.with_models(form, lambda model: found.append(model) or "M")
-    assert found.count(named) == 12
-    assert changed["delegates"] == {
+    models: list[Any] = []
+    replaced = forms.with_models(form, lambda model: models.append(model) or "M")
+    assert models.count(reference) == 12
+    assert replaced["delegates"] == {
         "a": {"model": "M"},
-        "b": {"prompt": "x", "model": named},
+        "b": {"prompt": "x", "model": reference},
         "c": "file",
     }
-    assert changed["model"] == ["M", "M"]
-    assert form["title"] == named  # the given form is not changed
+    assert replaced["model"] == ["M", "M"]
+    assert form["title"] == reference  # the given form is unchanged
 
 
 def test_whatever_was_set_can_be_listed(serving: Serving) -> None:
-    named = serving.host.named
+    named_models = serving.host.named
     for form in (
         {"name": "a", "base_url": "http://[${X}]/v1", "prices": {"input": "${P}", "output": 2}},
         [{"name": "gpt-5"}, "gpt-5-mini"],
     ):
-        named.set_model("other", "mine", form)
-        found = ServerModels(space_of(serving, serving.other)).list()
-        assert [one.name for one in found] == ["fast", "mine"]
-    assert (found[1].model, found[1].key) == ("fallback of 2", False)
-    named.set_model("other", "mine", {"router": {"a": "gpt-5"}, "pick": "m:f"})
-    named.set_model("other", "gone", {"name": "gpt-5", "api_key": "${GONE}"})
-    assert [one.key for one in named.models("other")] == [True, False, False]
+        named_models.set_model("other", "mine", form)
+        listed = ServerModels(space_of(serving, serving.other)).list()
+        assert [one.name for one in listed] == ["fast", "mine"]
+    assert (listed[1].model, listed[1].key) == ("fallback of 2", False)
+    named_models.set_model("other", "mine", {"router": {"a": "gpt-5"}, "pick": "m:f"})
+    named_models.set_model("other", "gone", {"name": "gpt-5", "api_key": "${GONE}"})
+    assert [one.key for one in named_models.models("other")] == [True, False, False]
 
 
 def test_the_models_of_a_server_without_any_are_none(tmp_path: Path) -> None:

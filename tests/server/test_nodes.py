@@ -1,4 +1,4 @@
-"""Several servers before one Postgres database: each request may go to any of them."""
+"""Tests of several servers before one Postgres database: each request may go to any of them."""
 
 import signal
 import time
@@ -70,7 +70,7 @@ def both(start: Start) -> tuple[Host, Host]:
 
 
 def busy(host: Host, id: str, folder: Path, *more: Any) -> None:
-    """Let a host drive a conversation, whose command ends when the file `go` exists."""
+    """Start a conversation at a host; its command ends when the file `go` exists."""
     with LocalRuntime() as runtime:
         tools = [tool for tool in runtime.tools if tool.name == "terminal"]
     command = f"touch {folder}/begun; until [ -e {folder}/go ]; do sleep 0.02; done"
@@ -93,16 +93,16 @@ def test_one_id_created_at_two_servers_at_once_is_created_once(both: tuple[Host,
         return True
 
     with ThreadPoolExecutor(8) as pool:
-        made = [pool.submit(create, host, n) for n in range(10) for host in both]
-    assert sum(one.result() for one in made) == 10
+        created = [pool.submit(create, host, n) for n in range(10) for host in both]
+    assert sum(one.result() for one in created) == 10
     assert len(both[1].list(T).items) == 10
 
 
 def test_one_key_creates_and_forks_once_wherever_it_is_repeated(both: tuple[Host, Host]) -> None:
-    wanted = saying("hi")
+    creation = saying("hi")
     with ThreadPoolExecutor(4) as pool:
-        made = [pool.submit(host.create, T, wanted, "k") for host in both * 2]
-    [id] = {one.result().id for one in made}
+        created = [pool.submit(host.create, T, creation, "k") for host in both * 2]
+    [id] = {one.result().id for one in created}
     for host in both:
         host.execute(T, id, Send("hello"), "once")
     assert types(both[0], id) == ["message"]
@@ -117,16 +117,16 @@ def test_a_server_leaves_the_fork_that_another_one_is_making(both: tuple[Host, H
     making = both[0]._agents.new_record
     both[0].create(T, saying("hi", id="a"))
     record = both[0]._records.find(T, "a")
-    kept = both[0]._agents.stored_parts(record)
-    new = making("b", kept, both[0]._agents.build(kept, ""), "", False)
-    both[0]._records.add(_made(new), b"", "", b"", 10)
+    parts = both[0]._agents.stored_parts(record)
+    new = making("b", parts, both[0]._agents.build(parts, ""), "", False)
+    both[0]._records.add(_record_of(new), b"", "", b"", 10)
     both[1]._finish_interrupted()
     assert [one.id for one in both[0]._records.interrupted(all=True)] == ["b"]
     with pytest.raises(Conflict):
         both[1].create(T, saying("hi", id="b"))
 
 
-def _made(new: Any) -> Any:
+def _record_of(new: Any) -> Any:
     return msgspec.structs.replace(new, state="making")
 
 
@@ -228,10 +228,10 @@ def test_a_conversation_is_rewound_and_named_by_a_server_that_does_not_have_it_o
     finished(other, "a")
     assert one._scheduler.conversations.find("a") is not None
     [file] = tmp_path.rglob("notes.md")
-    found = other.rewind(T, "a", shapes.RewindRequest(seq=1, id="back"), "k")
-    assert found.files.changed == ("notes.md",)
+    outcome = other.rewind(T, "a", shapes.RewindRequest(seq=1, id="back"), "k")
+    assert outcome.files.changed == ("notes.md",)
     assert not file.exists()
-    assert one.rewind(T, "a", shapes.RewindRequest(seq=1, id="back"), "k") == found
+    assert one.rewind(T, "a", shapes.RewindRequest(seq=1, id="back"), "k") == outcome
     assert one.write_title(T, "a") == "About notes"
 
 
@@ -272,20 +272,20 @@ def test_a_stream_shows_what_another_server_appends(
         streams = [server.stream(path) for _ in server.nodes]
         server.ask("POST", f"{path}/start")
         server.ask("POST", f"{path}/messages", {"text": "hello"})
-        seen: list[str] = []
+        names: list[str] = []
         for stream in streams:
-            seen = [event for _, event, _ in _until_rest(stream)]
-            assert [one for one in seen if one in ("message", "assistant")] == [
+            names = [event for _, event, _ in _until_rest(stream)]
+            assert [one for one in names if one in ("message", "assistant")] == [
                 "message",
                 "assistant",
             ]
-        other = [server.stream(path, after=len(seen)) for _ in server.nodes]
+        other = [server.stream(path, after=len(names)) for _ in server.nodes]
         server.nodes[0].ask("POST", f"{path}/messages", {"text": "again"})
         for stream in other:
             assert "assistant" in [event for _, event, _ in _until_rest(stream)]
         server.nodes[1].ask("DELETE", path)
         for stream in other:
-            assert list(stream) == []  # it ends
+            assert list(stream) == []  # the stream ends
 
 
 def _until_rest(stream: Any) -> Iterator[tuple[int | None, str, str]]:
@@ -301,10 +301,10 @@ def _until_rest(stream: Any) -> Iterator[tuple[int | None, str, str]]:
 
 @pytest.fixture
 def greeter() -> Iterator[ModelServer]:
-    """A model that greets once, whichever server asks."""
+    """Run a model that greets once, whichever server calls it."""
 
-    def answer(asked: Request) -> Any:
-        last = asked.messages[-1]["role"]
+    def answer(request: Request) -> Any:
+        last = request.messages[-1]["role"]
         return text("done") if last == "tool" else calls(("greet", {"name": "you"}))
 
     with ModelServer(answer) as server:
@@ -340,8 +340,8 @@ def test_a_clients_call_survives_the_death_of_its_server(
         assert claimed.status == 200, claimed
         doomed.end(signal.SIGKILL)
         began = time.monotonic()
-        done = {"result": {"content": [{"type": "text", "text": "hello you"}]}}
-        returned = other.ask("POST", f"{path}/calls/{call}/result", done, **me)
+        result_body = {"result": {"content": [{"type": "text", "text": "hello you"}]}}
+        returned = other.ask("POST", f"{path}/calls/{call}/result", result_body, **me)
         assert returned.status == 200, returned
         until(lambda: other.ask("GET", path).json["status"] == "finished")
         assert time.monotonic() - began < 15
@@ -353,12 +353,12 @@ def test_a_clients_call_survives_the_death_of_its_server(
 def test_a_server_alone_goes_on_with_what_a_dead_one_left_and_rings_its_timers(
     tmp_path: Path, postgres_server: PostgresServer, postgres_schema: str
 ) -> None:
-    asked: list[str] = []
+    prompts: list[str] = []
 
     def answer(request: Request) -> Any:
-        asked.append(request.messages[-1]["content"])
-        if len(asked) == 1:
-            until(lambda: len(asked) > 1, seconds=60)  # the server dies during this call
+        prompts.append(request.messages[-1]["content"])
+        if len(prompts) == 1:
+            until(lambda: len(prompts) > 1, seconds=60)  # the server dies during this call
         return text("done")
 
     with ModelServer(answer) as model, ExitStack() as stack:
@@ -372,21 +372,21 @@ def test_a_server_alone_goes_on_with_what_a_dead_one_left_and_rings_its_timers(
         reply = doomed.ask("POST", "/api/conversations/sleeper/timers", timer)
         assert reply.status == 200, reply
         assert doomed.ask("POST", "/api/conversations/orphan/start").status == 200
-        sent = doomed.ask("POST", "/api/conversations/orphan/messages", {"text": "go"})
-        assert sent.status == 202
-        until(lambda: asked == ["go"])
+        posted = doomed.ask("POST", "/api/conversations/orphan/messages", {"text": "go"})
+        assert posted.status == 202
+        until(lambda: prompts == ["go"])
         doomed.end(signal.SIGKILL)
         other.start()
         for id in ("orphan", "sleeper"):
             path = f"/api/conversations/{id}"
             until(lambda path=path: other.ask("GET", path).json["status"] == "finished")
-        assert sorted(asked) == ["go", "go", "wake up"]
+        assert sorted(prompts) == ["go", "go", "wake up"]
 
 
 def _processes(
     stack: ExitStack, folder: Path, database: PostgresServer, schema: str
 ) -> list[ServeProcess]:
-    found: list[ServeProcess] = []
+    processes: list[ServeProcess] = []
     dsn = database.dsn()
     for name in ("one", "other"):
         (folder / name).mkdir()
@@ -395,8 +395,8 @@ def _processes(
             folder / name, "--seal-key", seal, "--schema", schema, env={"HOLDFAST_STORE": dsn}
         )
         process.store = None
-        found.append(stack.enter_context(process))
-    return found
+        processes.append(stack.enter_context(process))
+    return processes
 
 
 # --- webhooks ---
@@ -419,7 +419,7 @@ def test_one_server_sends_the_messages_of_all_and_another_takes_over(
         _talk(one, "c")
         receiver.until(lambda: len(receiver.first("c")) >= 1 and _complete(receiver, server, "c"))
         assert [node.host.webhooks._leads for node in server.nodes].count(True) >= 1
-        # An event whose answer was not noted yet as the other server took over is sent again.
+        # An event whose answer was not recorded yet when the other server took over is sent again.
         for name in "ab":
             assert len(receiver.accepted(name)) <= len(receiver.first(name)) + 1, "sent twice"
 
@@ -433,7 +433,7 @@ def _talk(server: Serving, id: str) -> None:
 
 def _complete(receiver: Receiver, server: Serving, id: str) -> bool:
     last = server.ask("GET", f"/api/conversations/{id}").json["lastSeq"]
-    return {sent.seq for sent in receiver.first(id)} == set(range(1, last + 1))
+    return {delivery.seq for delivery in receiver.first(id)} == set(range(1, last + 1))
 
 
 # --- folders and options ---

@@ -1,5 +1,5 @@
-"""Agents behind OpenAI's Chat Completions: turns, tools of both sides, streams, errors; and what
-others say of it."""
+"""Tests of agents behind OpenAI's Chat Completions: turns, tools of both sides, streams, errors,
+and the judgement of other programs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ HI = [{"role": "user", "content": "Hi"}]
 def serving(
     folder: Path, answer: Callable[[Request], Any], names: tuple[str, ...] = (), **options: Any
 ) -> Iterator[tuple[Serving, ModelServer]]:
-    """A server with the agent `coder`, whose model answers as told."""
+    """Run a server with the agent `coder`, whose model gives these answers."""
 
     def streaming(request: Request) -> Any:
-        found = answer(request)
-        if not (request.json.get("stream") and isinstance(found, dict) and "choices" in found):
-            return found
-        pieces = [f"{piece}\n\n".encode() for piece in sse(found, size=8).split("\n\n") if piece]
+        reply = answer(request)
+        if not (request.json.get("stream") and isinstance(reply, dict) and "choices" in reply):
+            return reply
+        pieces = [f"{piece}\n\n".encode() for piece in sse(reply, size=8).split("\n\n") if piece]
         return Stream(pieces, delay=0.05)
 
     with ModelServer(streaming) as model, LocalRuntime() as runtime:
@@ -96,18 +96,18 @@ def test_a_question_is_answered_plain_and_streamed_alike(tmp_path: Path) -> None
         )
         assert "You are careful." in model.requests[0].messages[0]["content"]
         assert "Be brief." in model.requests[0].messages[0]["content"]
-        found = chunks(chat(server, HI, stream=True, stream_options={"include_usage": True}))
+        pieces = chunks(chat(server, HI, stream=True, stream_options={"include_usage": True}))
         assert (
             "".join(
-                one["choices"][0]["delta"].get("content", "") for one in found if one["choices"]
+                one["choices"][0]["delta"].get("content", "") for one in pieces if one["choices"]
             )
             == "Hello there, you."
         )
-        assert len(found) > 4  # in pieces
-        assert found[-2]["choices"][0]["finish_reason"] == "stop"
-        assert found[-1]["choices"] == []
-        assert found[-1]["usage"]["prompt_tokens"] > 0
-        assert all(one["usage"] is None for one in found[:-1])
+        assert len(pieces) > 4  # in pieces
+        assert pieces[-2]["choices"][0]["finish_reason"] == "stop"
+        assert pieces[-1]["choices"] == []
+        assert pieces[-1]["usage"]["prompt_tokens"] > 0
+        assert all(one["usage"] is None for one in pieces[:-1])
 
 
 def test_tokens_of_sound_are_counted(tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_sources_are_annotations_plain_and_streamed(tmp_path: Path) -> None:
         agents = {"coder": publish("coder", Agent(llm))}
         with Serving(tmp_path, agents=agents) as server:
             (choice,) = chat(server, HI).json["choices"]
-            found = chunks(chat(server, HI, stream=True))
+            pieces = chunks(chat(server, HI, stream=True))
     about = {"url": "https://a.example/", "title": "A", "start_index": 3, "end_index": 5}
     expected = [{"type": "url_citation", "url_citation": about}]
     assert choice["message"]["annotations"] == expected
-    deltas = [one["choices"][0]["delta"] for one in found]
+    deltas = [one["choices"][0]["delta"] for one in pieces]
     assert [delta["annotations"] for delta in deltas if "annotations" in delta] == [expected]
 
 
@@ -151,11 +151,11 @@ def test_a_refusal_is_told_as_one_plain_and_streamed(tmp_path: Path) -> None:
         agents = {"coder": publish("coder", Agent(llm))}
         with Serving(tmp_path, agents=agents) as server:
             (choice,) = chat(server, HI).json["choices"]
-            found = chunks(chat(server, HI, stream=True))
+            pieces = chunks(chat(server, HI, stream=True))
     assert choice["message"]["refusal"] == "I will not."
     assert choice["message"]["content"] is None
     assert choice["finish_reason"] == "stop"
-    deltas = [one["choices"][0]["delta"] for one in found]
+    deltas = [one["choices"][0]["delta"] for one in pieces]
     assert [delta["refusal"] for delta in deltas if "refusal" in delta] == ["I will not."]
 
 
@@ -173,20 +173,20 @@ def test_a_longer_history_goes_on_with_the_same_conversation_and_runs_no_tool_ag
         return text(f"There are {request.messages[-1]['content'].strip().splitlines()[0]}.")
 
     with serving(tmp_path, answer, ("terminal",)) as (server, model):
-        asked = [{"role": "user", "content": "Count."}]
-        first = chat(server, asked)
-        said = first.json["choices"][0]["message"]
-        assert said["content"] == "There are 1."
+        question = [{"role": "user", "content": "Count."}]
+        first = chat(server, question)
+        answer_message = first.json["choices"][0]["message"]
+        assert answer_message["content"] == "There are 1."
         history = [
-            *asked,
-            {"role": "assistant", "content": said["content"]},
+            *question,
+            {"role": "assistant", "content": answer_message["content"]},
             {"role": "user", "content": "Thanks"},
         ]
         second = chat(server, history)
         assert second.json["choices"][0]["message"]["content"] == "Bye."
         place = "x-holdfast-conversation"
         assert second.headers[place] == first.headers[place]
-        # The call and its result, which the client never saw, are what the model is shown.
+        # The model receives the call and its result, which the client never saw.
         assert [message["role"] for message in model.requests[-1].messages] == [
             "system",
             "user",
@@ -195,7 +195,7 @@ def test_a_longer_history_goes_on_with_the_same_conversation_and_runs_no_tool_ag
             "assistant",
             "user",
         ]
-        again = chat(server, history)  # asked for again: a fork of it
+        again = chat(server, history)  # the same request again: a fork of it
         assert again.json["choices"][0]["message"]["content"] == "Bye."
         assert again.headers[place] != first.headers[place]
         assert [message["role"] for message in model.requests[-1].messages] == [
@@ -213,12 +213,12 @@ def test_a_longer_history_goes_on_with_the_same_conversation_and_runs_no_tool_ag
 @pytest.mark.slow
 def test_a_history_that_nobody_here_knows_is_taken_over(tmp_path: Path) -> None:
     with serving(tmp_path, lambda _: text("Alice.")) as (server, model):
-        told = [
+        history = [
             *HI,
             {"role": "assistant", "content": "Hello Alice!"},
             {"role": "user", "content": [{"type": "text", "text": "My name?"}]},
         ]
-        reply = chat(server, told)
+        reply = chat(server, history)
         assert reply.json["choices"][0]["message"]["content"] == "Alice."
         assert [
             (message["role"], message["content"]) for message in model.requests[-1].messages[1:]
@@ -241,13 +241,13 @@ def test_the_clients_tools_are_run_by_the_client(tmp_path: Path, stream: bool) -
         )
 
     with serving(tmp_path, answer) as (server, _):
-        asked = [{"role": "user", "content": "Weather?"}]
-        reply = chat(server, asked, tools=[WEATHER], stream=stream)
+        question = [{"role": "user", "content": "Weather?"}]
+        reply = chat(server, question, tools=[WEATHER], stream=stream)
         if stream:
-            found = chunks(reply)
-            assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
+            pieces = chunks(reply)
+            assert pieces[-1]["choices"][0]["finish_reason"] == "tool_calls"
             (call,) = [
-                call for one in found for call in one["choices"][0]["delta"].get("tool_calls", [])
+                call for one in pieces for call in one["choices"][0]["delta"].get("tool_calls", [])
             ]
             call.pop("index")
         else:
@@ -256,17 +256,17 @@ def test_the_clients_tools_are_run_by_the_client(tmp_path: Path, stream: bool) -
             assert choice["message"]["content"] is None
             (call,) = choice["message"]["tool_calls"]
         assert json.loads(call["function"]["arguments"]) == {"city": "Ulm"}
-        told = [
-            *asked,
+        history = [
+            *question,
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
         ]
-        second = chat(server, told, tools=[WEATHER])
+        second = chat(server, history, tools=[WEATHER])
         assert second.json["choices"][0]["message"]["content"] == "It is sunny."
         assert second.headers["x-holdfast-conversation"] == reply.headers["x-holdfast-conversation"]
         # The same with an id that this server never gave.
         other = [
-            *asked,
+            *question,
             {"role": "assistant", "content": "", "tool_calls": [{**call, "id": "call_x"}]},
             {"role": "tool", "tool_call_id": "call_x", "content": "rainy"},
         ]
@@ -280,15 +280,17 @@ def test_a_call_that_the_client_does_not_answer_is_told_as_not_run(tmp_path: Pat
         return calls(("get_weather", {})) if len(request.messages) == 2 else text("Never mind.")
 
     with serving(tmp_path, answer) as (server, model):
-        asked = [{"role": "user", "content": "Weather?"}]
-        (call,) = chat(server, asked, tools=[WEATHER]).json["choices"][0]["message"]["tool_calls"]
-        told = [
-            *asked,
+        question = [{"role": "user", "content": "Weather?"}]
+        (call,) = chat(server, question, tools=[WEATHER]).json["choices"][0]["message"][
+            "tool_calls"
+        ]
+        history = [
+            *question,
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "user", "content": "Forget it."},
         ]
         assert (
-            chat(server, told, tools=[WEATHER]).json["choices"][0]["message"]["content"]
+            chat(server, history, tools=[WEATHER]).json["choices"][0]["message"]["content"]
             == "Never mind."
         )
         assert "Not run" in str(model.requests[-1].messages[-2]["content"])
@@ -406,9 +408,13 @@ def test_another_tenant_has_conversations_of_his_own(tmp_path: Path) -> None:
         first = chat(server, HI)
         id = first.headers["x-holdfast-conversation"]
         assert server.ask("GET", f"/api/conversations/{id}", key=server.other).status == 404
-        told = [*HI, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "And?"}]
+        history = [
+            *HI,
+            {"role": "assistant", "content": "hello"},
+            {"role": "user", "content": "And?"},
+        ]
         other = server.ask(
-            "POST", "/v1/chat/completions", {"model": "coder", "messages": told}, server.other
+            "POST", "/v1/chat/completions", {"model": "coder", "messages": history}, server.other
         )
         assert other.status == 200, other
         assert other.headers["x-holdfast-conversation"] != id
@@ -416,10 +422,10 @@ def test_another_tenant_has_conversations_of_his_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_client_that_hangs_up_ends_the_run(tmp_path: Path) -> None:
-    asked, release = threading.Event(), threading.Event()
+    model_called, release = threading.Event(), threading.Event()
 
     def answer(request: Request) -> Any:
-        asked.set()
+        model_called.set()
         release.wait(30)
         return text("late")
 
@@ -432,7 +438,7 @@ def test_a_client_that_hangs_up_ends_the_run(tmp_path: Path) -> None:
             body,
             {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"},
         )
-        assert asked.wait(30)
+        assert model_called.wait(30)
         connection.close()
         items = server.ask("GET", "/api/conversations").json["items"]
         path = f"/api/conversations/{items[0]['id']}"
@@ -447,7 +453,7 @@ def test_a_client_that_hangs_up_ends_the_run(tmp_path: Path) -> None:
             release.set()
 
 
-# --- what others say ---
+# --- the judgement of other programs ---
 
 
 @pytest.mark.slow
@@ -469,11 +475,11 @@ def test_the_official_client_agrees(tmp_path: Path) -> None:
         ) as client,
     ):
         assert [model.id for model in client.models.list()] == ["coder"]
-        done = client.chat.completions.create(model="coder", messages=HI)
-        assert done.choices[0].message.content == "Hello there."
+        completion = client.chat.completions.create(model="coder", messages=HI)
+        assert completion.choices[0].message.content == "Hello there."
         called = client.chat.completions.create(model="coder", messages=HI, tools=[WEATHER])
         assert called.choices[0].message.tool_calls[0].function.name == "get_weather"
-        told = [
+        history = [
             *HI,
             called.choices[0].message,
             {
@@ -483,7 +489,7 @@ def test_the_official_client_agrees(tmp_path: Path) -> None:
             },
         ]
         assert (
-            client.chat.completions.create(model="coder", messages=told, tools=[WEATHER])
+            client.chat.completions.create(model="coder", messages=history, tools=[WEATHER])
             .choices[0]
             .message.content
             == "Hello there."
@@ -525,7 +531,7 @@ def test_llm_comply_finds_nothing(tmp_path: Path) -> None:
             "openai-chat",
             "--json",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        found = json.loads(done.stdout)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert found
+        process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        report = json.loads(process.stdout)
+        assert process.returncode == 0, process.stdout + process.stderr
+        assert report

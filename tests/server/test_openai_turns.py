@@ -1,5 +1,5 @@
-"""Agents behind OpenAI's Chat Completions: whose turn it is, what is asked twice, broken off or too
-much, and what clients make up."""
+"""Tests of agents behind OpenAI's Chat Completions: whose turn it is, requests that are repeated,
+broken off or too large, and histories that clients invent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def call_of(id: str, name: str, arguments: str | None = "{}") -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def said(reply: Reply) -> Any:
+def content_of(reply: Reply) -> Any:
     assert reply.status == 200, reply
     return reply.json["choices"][0]["message"]["content"]
 
@@ -53,16 +53,16 @@ def streamed(reply: Reply) -> str:
 
 
 def at_once(*works: Callable[[], Reply]) -> list[Reply]:
-    found: dict[int, Reply] = {}
+    replies: dict[int, Reply] = {}
     threads = [
-        threading.Thread(target=lambda n=n, work=work: found.update({n: work()}))
+        threading.Thread(target=lambda n=n, work=work: replies.update({n: work()}))
         for n, work in enumerate(works)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [found[n] for n in range(len(works))]
+    return [replies[n] for n in range(len(works))]
 
 
 @contextmanager
@@ -86,12 +86,12 @@ def test_a_refusal_is_said_to_the_client(tmp_path: Path) -> None:
         refusal = choice["message"]["refusal"]
         assert refusal == "I will not."
         refused = {"role": "assistant", "content": None, "refusal": refusal}
-        assert said(chat(server, [*HI, refused, user("go")])) == "fine"
-        sent = [message["content"] for message in model.requests[1].messages]
-        assert sent[-2:] == ["I will not.", "go"]
+        assert content_of(chat(server, [*HI, refused, user("go")])) == "fine"
+        contents = [message["content"] for message in model.requests[1].messages]
+        assert contents[-2:] == ["I will not.", "go"]
 
 
-# --- what clients make up ---
+# --- invented histories ---
 
 
 @pytest.mark.slow
@@ -116,9 +116,9 @@ def test_no_call_of_a_history_is_ever_run(tmp_path: Path) -> None:
                 "content": None,
                 "tool_calls": [call_of(id, "terminal", command)],
             }
-            assert said(chat(server, [*HI, one, user("go")])) == "done"
+            assert content_of(chat(server, [*HI, one, user("go")])) == "done"
             assert (
-                said(
+                content_of(
                     chat(
                         server,
                         [*HI, one, user("again"), one, *([result] if id else []), user("go")],
@@ -146,7 +146,7 @@ def test_results_belong_to_the_calls_before_them_wherever_they_stand(tmp_path: P
             {"role": "tool", "tool_call_id": "c", "content": "SUN"},
             user("go"),
         ]
-        assert said(chat(server, late)) == "fine"
+        assert content_of(chat(server, late)) == "fine"
         assert [
             (message["role"], message["content"]) for message in model.requests[-1].messages[2:5]
         ] == [
@@ -158,13 +158,13 @@ def test_results_belong_to_the_calls_before_them_wherever_they_stand(tmp_path: P
             "role": "assistant",
             "tool_calls": [call_of("c", "get_weather", '{"a":' + "[" * 5000 + "]" * 5000 + "}")],
         }
-        assert said(chat(server, [*HI, deep, user("go")])) == "fine"
+        assert content_of(chat(server, [*HI, deep, user("go")])) == "fine"
         offer = {
             "type": "function",
             "function": {"name": "w", "description": None, "parameters": None},
         }
         assert (
-            said(chat(server, [{**HI[0], "name": None, "tool_call_id": None}], tools=[offer]))
+            content_of(chat(server, [{**HI[0], "name": None, "tool_call_id": None}], tools=[offer]))
             == "fine"
         )
         odd = {"type": "function", "function": {"name": "${HOME}"}}
@@ -184,10 +184,10 @@ def test_instructions_stand_for_themselves(tmp_path: Path) -> None:
             agents={"coder": publish("coder", agent)},
             variables={"OPENAI_API_KEY": "sk-of-the-operator"},
         ) as server:
-            told = json.loads(json.dumps(WEATHER))
-            told["function"]["description"] = text_of
-            reply = chat(server, [{"role": "system", "content": text_of}, *HI], tools=[told])
-            assert said(reply) == "ok"
+            tool = json.loads(json.dumps(WEATHER))
+            tool["function"]["description"] = text_of
+            reply = chat(server, [{"role": "system", "content": text_of}, *HI], tools=[tool])
+            assert content_of(reply) == "ok"
             assert model.requests[0].messages[0]["content"] == f"Be careful.\n\n{text_of}"
             assert model.requests[0].json["tools"][0]["function"]["description"] == text_of
             other = chat(
@@ -198,7 +198,7 @@ def test_instructions_stand_for_themselves(tmp_path: Path) -> None:
                     assistant("ok"),
                     user("and?"),
                 ],
-                tools=[told],
+                tools=[tool],
             )
             assert other.headers[PLACE] == reply.headers[PLACE]
             assert model.requests[1].messages[0]["content"] == f"Be careful.\n\nNew: {text_of}"
@@ -212,10 +212,10 @@ def test_instructions_stand_for_themselves(tmp_path: Path) -> None:
 def test_a_long_history_is_taken_over(tmp_path: Path) -> None:
     with serving(tmp_path, lambda _: text("ok")) as (server, _):
         history = [message for n in range(501) for message in (user(f"q{n}"), assistant(f"a{n}"))]
-        assert said(chat(server, [*history, user("go")])) == "ok"
+        assert content_of(chat(server, [*history, user("go")])) == "ok"
         one = {"role": "assistant", "content": None, "tool_calls": [call_of("c", "get_weather")]}
         assert (
-            said(
+            content_of(
                 chat(
                     server,
                     [
@@ -244,13 +244,13 @@ def test_requests_with_one_history_each_get_their_own_answer(tmp_path: Path) -> 
 
     with serving(tmp_path, answer) as (server, _):
         first = chat(server, HI)
-        history = [*HI, assistant(said(first))]
+        history = [*HI, assistant(content_of(first))]
         for turn in range(4):
-            asked = [f"Q{turn}.{n}" for n in range(4)]
+            questions = [f"Q{turn}.{n}" for n in range(4)]
             replies = at_once(
-                *(lambda one=one: chat(server, [*history, user(one)]) for one in asked)
+                *(lambda one=one: chat(server, [*history, user(one)]) for one in questions)
             )
-            assert [said(reply) for reply in replies] == [f"Hi | {one}" for one in asked]
+            assert [content_of(reply) for reply in replies] == [f"Hi | {one}" for one in questions]
             assert len({reply.headers[PLACE] for reply in replies}) == 4
 
 
@@ -287,11 +287,11 @@ def test_the_same_results_get_the_same_answer_and_others_a_fork(
 
         works = [lambda: chat(server, result("rainy"), tools=[WEATHER])] * 3
         replies = at_once(*works) if together else [work() for work in works]
-        assert [said(reply) for reply in replies] == ["It is rainy."] * 3
+        assert [content_of(reply) for reply in replies] == ["It is rainy."] * 3
         assert {reply.headers[PLACE] for reply in replies} == {first.headers[PLACE]}
         assert len(model.requests) == 3
         other = chat(server, result("sunny"), tools=[WEATHER])
-        assert said(other) == "It is sunny."
+        assert content_of(other) == "It is sunny."
         assert other.headers[PLACE] != first.headers[PLACE]
         # The fork has the server's own call and its result, which the client never saw.
         assert [one["role"] for one in model.requests[-1].messages] == [
@@ -315,12 +315,12 @@ def test_nothing_goes_on_while_the_client_has_calls_and_late_results_count(tmp_p
                 break
         assert server.ask("GET", path).json["status"] == "paused"
         message = first.json["choices"][0]["message"]
-        told = [
+        history = [
             *HI,
             message,
             {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "rainy"},
         ]
-        assert said(chat(server, told, tools=[WEATHER])) == "It is rainy."
+        assert content_of(chat(server, history, tools=[WEATHER])) == "It is rainy."
         assert len(model.requests) == 3
         assert [one["role"] for one in model.requests[-1].messages] == [
             "system",
@@ -347,7 +347,7 @@ def test_other_instructions_and_tools_do_not_make_a_conversation_unknown(tmp_pat
             return {"role": "system", "content": f"It is {time}."}
 
         first = chat(server, [system("10:00"), *HI], tools=[WEATHER])
-        history = [*HI, assistant(said(first).strip()), user("And?")]
+        history = [*HI, assistant(content_of(first).strip()), user("And?")]
         second = chat(server, [system("10:05"), *history], tools=[WEATHER], tool_choice="none")
         assert second.headers[PLACE] == first.headers[PLACE]
         assert [one["role"] for one in model.requests[-1].messages] == [
@@ -389,7 +389,7 @@ def test_a_chat_is_known_for_as_long_as_its_conversation(tmp_path: Path) -> None
                 assert records.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
         finally:
             records.close()
-        assert said(chat(server, [*HI, assistant("ok"), user("And?")])) == "ok"
+        assert content_of(chat(server, [*HI, assistant("ok"), user("And?")])) == "ok"
 
 
 @pytest.mark.slow
@@ -399,15 +399,17 @@ def test_at_the_bound_the_oldest_chats_at_rest_make_room(tmp_path: Path, bound: 
         server,
         _,
     ):
-        kept = server.make("kept")  # which no client of this API made
+        other = server.make("kept")  # which no client of this API made
         ids = [chat(server, [user(f"q{n}")]).headers[PLACE] for n in range(5)]
-        assert server.ask("GET", kept).status == 200
-        left = {item["id"] for item in server.ask("GET", "/api/conversations").json["items"]}
+        assert server.ask("GET", other).status == 200
+        ids_left = {item["id"] for item in server.ask("GET", "/api/conversations").json["items"]}
         most = 2 if bound == "conversations" else 3
-        assert left == {"kept", *ids[-most:]}
+        assert ids_left == {"kept", *ids[-most:]}
         assert sum(1 for one in (tmp_path / "rooms").glob("*/*")) in (most, most + 1)
-        # One that is asked again is none of the oldest.
-        assert said(chat(server, [user(f"q{5 - most}"), assistant("ok"), user("And?")])) == "ok"
+        # One that is requested again is not among the oldest.
+        assert (
+            content_of(chat(server, [user(f"q{5 - most}"), assistant("ok"), user("And?")])) == "ok"
+        )
         chat(server, [user("another")])
         assert ids[-most] in {
             item["id"] for item in server.ask("GET", "/api/conversations").json["items"]
@@ -437,10 +439,12 @@ def test_an_answer_that_is_asked_for_anew_is_told_whole_and_known_as_it_was_told
         agent = Agent(LLM("gpt-test", api_key="k", base_url=model.url, max_retries=3, stream=True))
         with Serving(tmp_path, agents={"coder": publish("coder", agent)}) as server:
             reply = chat(server, HI, stream=True)
-            told = streamed(reply)
-            assert told.endswith("\n\nThe right answer is 42.")
-            assert "First try says A.".startswith(told.removesuffix("\n\nThe right answer is 42."))
-            second = chat(server, [*HI, assistant(told), user("And?")])
+            text_shown = streamed(reply)
+            assert text_shown.endswith("\n\nThe right answer is 42.")
+            assert "First try says A.".startswith(
+                text_shown.removesuffix("\n\nThe right answer is 42.")
+            )
+            second = chat(server, [*HI, assistant(text_shown), user("And?")])
             assert second.headers[PLACE] == reply.headers[PLACE]
 
 
@@ -461,14 +465,14 @@ with LocalRuntime() as runtime:
 
 @pytest.mark.slow
 def test_what_a_killed_server_was_at_rests_until_it_is_asked_for_again(tmp_path: Path) -> None:
-    asked, release = threading.Event(), threading.Event()
+    model_called, release = threading.Event(), threading.Event()
     ran = tmp_path / "ran"
 
     def answer(request: Request) -> Any:
         if request.messages[-1]["role"] == "user":
             return calls(("terminal", {"command": f"echo x >> {ran}"}))
-        if not asked.is_set():
-            asked.set()
+        if not model_called.is_set():
+            model_called.set()
             release.wait(60)
         return text("Done.")
 
@@ -497,7 +501,7 @@ def test_what_a_killed_server_was_at_rests_until_it_is_asked_for_again(tmp_path:
             process, port, key = start()
             processes.append(process)
             connection = ask(port, key, "POST", "/v1/chat/completions", body)
-            assert asked.wait(60)
+            assert model_called.wait(60)
             process.kill()
             process.wait()
             release.set()
@@ -569,7 +573,7 @@ def test_an_output_is_the_answer_as_json(tmp_path: Path) -> None:
     script = [["I look.", ("finish", {"files": 3})]]
     with scripted(tmp_path, [*script, *script], output_type=Count) as server:
         reply = chat(server, HI)
-        assert json.loads(said(reply)) == {"files": 3}
+        assert json.loads(content_of(reply)) == {"files": 3}
         assert json.loads(streamed(chat(server, HI, stream=True))) == {"files": 3}
     with scripted(tmp_path / "bad", ["no", "no", "no"], output_type=Count) as server:
         reply = chat(server, HI)
@@ -591,7 +595,7 @@ def test_a_plan_that_waits_for_approval_is_told_and_goes_on_once_it_has_it(tmp_p
             202,
             204,
         )
-        assert said(chat(server, HI)) == "Planned."
+        assert content_of(chat(server, HI)) == "Planned."
         assert len(server.ask("GET", "/api/conversations").json["items"]) == 1
 
 
@@ -600,4 +604,4 @@ def test_an_agent_with_delegates_answers_once_they_have(tmp_path: Path) -> None:
     helper = Agent(ScriptedLLM(["It has 7 lines."]))
     answers = [("delegate", {"agent": "helper", "task": "Count."}), "7 lines."]
     with scripted(tmp_path, answers, delegates={"helper": helper}) as server:
-        assert said(chat(server, HI)) == "7 lines."
+        assert content_of(chat(server, HI)) == "7 lines."

@@ -1,5 +1,5 @@
-"""The page at `/`, in a real headless Chromium over a real server. Without a Chromium what needs
-one is skipped."""
+"""Tests of the page at `/`, in a real headless Chromium over a real server. Tests that need a
+Chromium are skipped without one."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ PICTURE = base64.b64decode(
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with Browser() as found:
-        yield found
+    with Browser() as started:
+        yield started
 
 
 @pytest.fixture
 def browser(chromium: Browser, server: Serving) -> Iterator[Browser]:
-    """Its tabs are closed before the server is."""
+    """Yield the browser, and close its tabs before the server ends."""
     yield chromium
     chromium.close_tabs()
 
@@ -62,8 +62,8 @@ def browser(chromium: Browser, server: Serving) -> Iterator[Browser]:
 def server(tmp_path: Path) -> Iterator[Serving]:
     (tmp_path / "server").mkdir()
     agent = Agent(ScriptedLLM(["At your service."], stream=True), system_prompt="You help.")
-    with Serving(tmp_path / "server", agents={"helper": publish("helper", agent)}) as found:
-        yield found
+    with Serving(tmp_path / "server", agents={"helper": publish("helper", agent)}) as serving:
+        yield serving
 
 
 def talk(
@@ -77,8 +77,8 @@ def talk(
     undo: bool = False,
     **options: Any,
 ) -> str:
-    """A conversation whose model says these, started; with a workspace's tools if it is to have
-    them."""
+    """Start a conversation whose model gives these answers, and return its path. With `runtime` it
+    has a workspace's tools."""
     tools = LocalRuntime().tools if runtime else []
     agent = Agent(ScriptedLLM(script, stream=True), tools, **options)
     declared = tools_of(agent)
@@ -103,8 +103,8 @@ def talk(
     return f"/api/conversations/{id}"
 
 
-def shown(browser: Browser, server: Any, id: str = "", key: str = "", **options: Any) -> Page:
-    """The page, let in, at a conversation."""
+def open_page(browser: Browser, server: Any, id: str = "", key: str = "", **options: Any) -> Page:
+    """Open the page with a key, at a conversation."""
     url = f"http://127.0.0.1:{server.port}"
     page = browser.open(f"{url}/#/c/{id}" if id else f"{url}/", **options)
     page.log_in(key or getattr(server, "key", KEY))
@@ -139,13 +139,13 @@ def test_the_files_need_no_key_and_their_policy_lets_nothing_else_in(server: Ser
 
 
 def test_the_files_are_light_and_bring_nothing_from_elsewhere() -> None:
-    found = files()
-    assert sum(len(file.compressed) for file in found.values()) <= 250 * 1000
-    own = {path: file for path, file in found.items() if "/vendor/" not in path}
+    served = files()
+    assert sum(len(file.compressed) for file in served.values()) <= 250 * 1000
+    own = {path: file for path, file in served.items() if "/vendor/" not in path}
     assert sum(len(file.body) for file in own.values()) < 200 * 1024
     for path, file in own.items():
         text = file.body.decode()
-        # Indentation is removed, which may not change a text.
+        # Indentation is removed, which must not change a text.
         code = [re.sub(r"\"[^\"]*\"|/[^/ ]+/\w*", "", line) for line in text.splitlines()]
         assert all(line.count("`") % 2 == 0 for line in code), path
         assert not re.findall(
@@ -163,22 +163,22 @@ def test_the_files_are_light_and_bring_nothing_from_elsewhere() -> None:
             "srcdoc",
         ):
             assert sink not in text, (path, sink)
-    page = found["/"].body.decode()
+    page = served["/"].body.decode()
     assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|\sstyle=|<style", page)
     for path in re.findall(r'(?:src|href)="(/[^"]*)"', page):
-        assert path in found
+        assert path in served
     for path, file in own.items():
         for name in re.findall(r'(?:from |import\()"\./([\w./-]+)"', file.body.decode()):
-            assert f"/page/{name}" in found, (path, name)
+            assert f"/page/{name}" in served, (path, name)
 
 
 @pytest.mark.slow
 def test_the_vendored_files_are_those_of_the_pinned_packages() -> None:
     try:
-        made = vendor.make()
+        contents = vendor.make()
     except OSError as error:
         pytest.skip(str(error))
-    assert {path.name: path.read_bytes() for path in vendor.FOLDER.iterdir()} == made
+    assert {path.name: path.read_bytes() for path in vendor.FOLDER.iterdir()} == contents
 
 
 def test_the_page_knows_the_vendored_grammars() -> None:
@@ -191,7 +191,7 @@ def test_the_page_knows_the_vendored_grammars() -> None:
 
 
 def test_colours_are_told_apart_in_both_themes() -> None:
-    """WCAG 2.2 AA: 4.5 to 1 for text."""
+    """Check the contrast of WCAG 2.2 AA: 4.5 to 1 for text."""
 
     def luminance(colour: str) -> float:
         digits = colour.lstrip("#")
@@ -236,7 +236,7 @@ def test_colours_are_told_apart_in_both_themes() -> None:
             assert (bright + 0.05) / (dull + 0.05) >= 4.5, (ink, ground, theme[ink], theme[ground])
 
 
-# --- what the API has for it ---
+# --- the API for it ---
 
 
 def test_the_servers_own_page_may_use_it_and_pages_from_elsewhere_may_not(server: Serving) -> None:
@@ -255,22 +255,23 @@ def test_the_servers_own_page_may_use_it_and_pages_from_elsewhere_may_not(server
 def test_a_conversation_is_made_with_an_agent_of_the_servers(server: Serving) -> None:
     [agent] = server.ask("GET", "/api/agents").json["agents"]
     assert agent == {"name": "helper", "model": agent["model"], "tools": []}
-    made = server.ask(
+    created = server.ask(
         "POST", "/api/agents/helper/conversations", {"id": "mine"}, Idempotency_Key="k1"
     )
-    assert (made.status, made.json["id"]) == (201, "mine")
+    assert (created.status, created.json["id"]) == (201, "mine")
     assert (
         server.ask(
             "POST", "/api/agents/helper/conversations", {"id": "mine"}, Idempotency_Key="k1"
         ).json
-        == made.json
+        == created.json
     )
     assert server.ask("POST", "/api/agents/nobody/conversations", {}).status == 404
     assert server.ask("GET", "/api/conversations/mine", key=server.other).status == 404
 
 
 def family(server: Any) -> str:
-    """A conversation that gives work to another, whose call waits for approval; the child's id."""
+    """Start a conversation that gives work to another, whose call waits for approval, and return
+    the child's id."""
     clerk = Agent(
         ScriptedLLM([("terminal", {"command": "echo done"}), "Filed."]),
         [t for t in LocalRuntime().tools if t.name == "terminal"],
@@ -284,11 +285,11 @@ def family(server: Any) -> str:
         delegates={"clerk": clerk},
     )
 
-    def found() -> str:
+    def child_id() -> str:
         items = server.ask("GET", f"{path}/children").json["items"]
         return items[0]["id"] if items and items[0]["status"] == "waiting_for_confirmation" else ""
 
-    return until(found)
+    return until(child_id)
 
 
 def test_what_a_call_spawned_is_read_and_decided_by_its_tenant_alone(server: Serving) -> None:
@@ -296,11 +297,11 @@ def test_what_a_call_spawned_is_read_and_decided_by_its_tenant_alone(server: Ser
     path = f"/api/conversations/{child}"
     info = server.ask("GET", path).json
     assert (info["spawnedBy"].split(":")[0], info["status"]) == ("lead", "waiting_for_confirmation")
-    asked = next(event for event in journal(server, child) if event["type"] == "decision")
+    question = next(event for event in journal(server, child) if event["type"] == "decision")
     for what in ("", "/events", "/children", "/state", "/services"):
         assert server.ask("GET", f"{path}{what}").status == 200
         assert server.ask("GET", f"{path}{what}", key=server.other).status == 404
-    body = {"callId": asked["callId"], "argumentsHash": asked["argumentsHash"]}
+    body = {"callId": question["callId"], "argumentsHash": question["argumentsHash"]}
     assert server.ask("POST", f"{path}/approve", body, key=server.other).status == 404
     assert server.ask("POST", f"{path}/approve", {**body, "argumentsHash": "0" * 64}).status == 409
     assert server.ask("POST", f"{path}/messages", {"text": "x"}).status == 422
@@ -311,7 +312,7 @@ def test_what_a_call_spawned_is_read_and_decided_by_its_tenant_alone(server: Ser
     assert server.ask("GET", path).status == 404
 
 
-# --- who is let in ---
+# --- access ---
 
 
 @pytest.mark.slow
@@ -346,7 +347,7 @@ def test_a_key_that_is_taken_back_is_asked_for_again_and_nothing_is_lost(
 ) -> None:
     path = talk(server, "c", ["one", "two"], message="first")
     second = server.keys.create("default")
-    page = shown(browser, server, "c", second)
+    page = open_page(browser, server, "c", second)
     page.wait(".answer", "one")
     server.keys.revoke(
         next(key.id for key in server.keys.list() if key.id not in _ids(server, second))
@@ -359,14 +360,14 @@ def test_a_key_that_is_taken_back_is_asked_for_again_and_nothing_is_lost(
 
 
 def _ids(server: Serving, but: str) -> set[str]:
-    """The ids of all keys but one."""
+    """Return the ids of all keys but one."""
     from hashlib import sha256
 
     digest = sha256(but.encode()).hexdigest()
     return {key.id for key in server.keys.list() if not digest.startswith(key.id)}
 
 
-# --- what is seen ---
+# --- display ---
 
 
 @pytest.mark.slow
@@ -391,7 +392,7 @@ def test_what_is_said_and_done_comes_as_it_happens(browser: Browser, server: Ser
         "Done.",
     ]
     talk(server, "c", script, runtime=True, planning="tool")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#facts", "idle")
     page.fill("#composer-text", "Hi there")
     page.press("Enter")
@@ -423,19 +424,19 @@ def test_what_is_said_and_done_comes_as_it_happens(browser: Browser, server: Ser
     assert page.faults() == []
 
 
-def given(page: Page, event: str, files: dict[str, tuple[str, bytes]], words: str = "") -> None:
+def transfer(page: Page, event: str, files: dict[str, tuple[str, bytes]], words: str = "") -> None:
     """Paste or drop files by name, each with its type and its bytes, and perhaps a text."""
-    made = [
+    statements = [
         f"data.items.add(new File([new Uint8Array({list(data)})], {json.dumps(name)},"
         f" {{type: {json.dumps(kind)}}}));"
         for name, (kind, data) in files.items()
     ]
     if words:
-        made.append(f"data.setData('text/plain', {json.dumps(words)});")
+        statements.append(f"data.setData('text/plain', {json.dumps(words)});")
     field = "clipboardData" if event == "paste" else "dataTransfer"
     kind = "ClipboardEvent" if event == "paste" else "DragEvent"
     page.run(
-        f"(() => {{ const data = new DataTransfer(); {' '.join(made)}"
+        f"(() => {{ const data = new DataTransfer(); {' '.join(statements)}"
         " document.querySelector('#composer-text').dispatchEvent(new"
         f" {kind}({json.dumps(event)}, {{{field}: data, bubbles: true, cancelable: true}})); }})()"
     )
@@ -447,7 +448,7 @@ def test_files_are_chosen_pasted_dropped_and_sent_with_a_message(
     browser: Browser, server: Serving, tmp_path: Path
 ) -> None:
     talk(server, "c", ["Seen.", "And again."])
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#facts", "idle")
     (tmp_path / "notes").write_text("Grüezi")
     (tmp_path / "blob").write_bytes(b"\xff\x00")
@@ -461,14 +462,16 @@ def test_files_are_chosen_pasted_dropped_and_sent_with_a_message(
     page.wait("#attached li", "notes")
     page.wait("#toasts", "blob: The type of this file is unknown.")
     page.wait("#toasts", "empty.pdf: The file is empty.")
-    given(page, "paste", {"image.png": ("image/png", PICTURE)})
+    transfer(page, "paste", {"image.png": ("image/png", PICTURE)})
     page.wait("#attached li", "image.png")
-    given(page, "drop", {"a.pdf": ("application/pdf", b"%PDF"), "b.pdf": ("application/pdf", b"b")})
+    transfer(
+        page, "drop", {"a.pdf": ("application/pdf", b"%PDF"), "b.pdf": ("application/pdf", b"b")}
+    )
     page.wait("#attached li", "b.pdf")
-    given(page, "paste", {"copy.png": ("image/png", PICTURE)}, "copied from an office program")
+    transfer(page, "paste", {"copy.png": ("image/png", PICTURE)}, "copied from an office program")
     page.click('[aria-label="Remove b.pdf"]')
     page.until("document.querySelectorAll('#attached li').length === 3")
-    page.run("location.hash = '#/'")  # the files wait for the user to come back
+    page.run("location.hash = '#/'")  # the files wait until the user comes back
     page.run("location.hash = '#/c/c'")
     page.wait("#attached li", "a.pdf")
     page.wait("#facts", "idle")
@@ -478,8 +481,8 @@ def test_files_are_chosen_pasted_dropped_and_sent_with_a_message(
     page.until("document.querySelector('#attached').hidden")
     page.wait(".message.user", "file a.pdf (application/pdf, 4 bytes)")
     page.until("!!document.querySelector('.message.user img')")
-    sent = [event for event in journal(server, "c") if event["type"] == "message"]
-    assert sent[0]["content"] == [
+    messages = [event for event in journal(server, "c") if event["type"] == "message"]
+    assert messages[0]["content"] == [
         {"type": "file", "data": "R3LDvGV6aQ==", "mimeType": "text/plain", "name": "notes"},
         {
             "type": "file",
@@ -490,7 +493,7 @@ def test_files_are_chosen_pasted_dropped_and_sent_with_a_message(
         {"type": "file", "data": "JVBERg==", "mimeType": "application/pdf", "name": "a.pdf"},
         {"type": "text", "text": "Look at these"},
     ]
-    given(page, "drop", {"c.txt": ("text/plain", b"c")})  # a message of a file alone
+    transfer(page, "drop", {"c.txt": ("text/plain", b"c")})  # a message of a file alone
     page.wait("#attached li", "c.txt")
     page.click("#composer button", "Send")
     page.wait(".answer", "And again.")
@@ -503,9 +506,9 @@ def test_files_of_a_message_that_was_not_accepted_stay_attached(
     browser: Browser, server: Serving
 ) -> None:
     talk(server, "c", ["Seen."])
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#facts", "idle")
-    given(page, "drop", {"a.txt": ("text/plain", b"a")})
+    transfer(page, "drop", {"a.txt": ("text/plain", b"a")})
     page.wait("#attached li", "a.txt")
     page.run(
         "(() => { const real = fetch; window.fetch = (path, given) => given?.method === 'POST' &&"
@@ -542,7 +545,7 @@ def test_a_command_that_failed_has_no_tick_and_a_new_file_no_line_too_many(
         "Done.",
     ]
     talk(server, "c", script, runtime=True, message="Go")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "Done.")
     assert page.text('[aria-label^="Call terminal"] .mark') == "✗"
     assert page.text('[aria-label^="Call write_file"] .mark') == "✓"
@@ -551,11 +554,11 @@ def test_a_command_that_failed_has_no_tick_and_a_new_file_no_line_too_many(
     for number in range(1, 4):
         page.run(f"document.querySelectorAll('.call .head')[{number}].click()")
         page.until(f"document.querySelectorAll('.call')[{number}].querySelector('.given') !== null")
-    given = (
+    given_lines = (
         "[...document.querySelectorAll('.call .given')].map((one) =>"
         " [...one.querySelectorAll('.diff .line')].map((line) => line.innerText.trim()))"
     )
-    assert page.run(given) == [["+x = 1", "+y = 2"], [], ["-y = 2"]]
+    assert page.run(given_lines) == [["+x = 1", "+y = 2"], [], ["-y = 2"]]
     assert page.faults() == []
 
 
@@ -581,7 +584,7 @@ def test_sources_refusals_and_what_the_provider_made_are_shown(
     path = talk(server, "c", [], start=False)
     reply = server.ask("PUT", f"{path}/state", json.loads(state.to_json()))
     assert reply.status == 200, reply
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "It is so.")
     assert page.text(".answer .text.dim") == "I look."
     assert page.run("[...document.querySelectorAll('.sources a')].map((a) => [a.href, a.rel])") == [
@@ -598,7 +601,7 @@ def test_sources_refusals_and_what_the_provider_made_are_shown(
 @needs_chromium
 def test_an_answer_is_seen_while_it_is_written(browser: Browser, server: Serving) -> None:
     server.make("c", ["x"])
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#facts", "idle")
     id = "c"
     until(lambda: server.host.stats()["readers"] == 1)
@@ -629,8 +632,8 @@ def test_an_answer_is_seen_while_it_is_written(browser: Browser, server: Serving
 def test_a_pause_leaves_the_streaming_answer_and_an_interrupt_ends_it(
     browser: Browser, server: Serving
 ) -> None:
-    page = shown(browser, server)
-    told = page.run("""
+    page = open_page(browser, server)
+    texts = page.run("""
         import("/page/fold.js").then(({ Fold }) => {
             const fold = new Fold(), said = [];
             const piece = (text) => (fold.note("delta", { kind: "text", text }), said.push(fold.live?.text ?? null));
@@ -646,15 +649,15 @@ def test_a_pause_leaves_the_streaming_answer_and_an_interrupt_ends_it(
             status(3, "paused", "interrupted");
             return said;
         })""")
-    assert told == [None, None, "Hel", "Hel", "Hello.", None]
+    assert texts == [None, None, "Hel", "Hel", "Hello.", None]
 
 
 @pytest.mark.slow
 @needs_chromium
 def test_what_comes_is_shown_in_every_tab_and_once(browser: Browser, server: Serving) -> None:
     talk(server, "c", ["one", "two"])
-    first = shown(browser, server, "c")
-    second = shown(browser, server, "c")
+    first = open_page(browser, server, "c")
+    second = open_page(browser, server, "c")
     first.wait("#facts", "idle")
     second.wait("#facts", "idle")
     first.fill("#composer-text", "from the first")
@@ -678,7 +681,7 @@ def test_what_comes_is_shown_in_every_tab_and_once(browser: Browser, server: Ser
 def test_the_list_is_searched_filtered_and_kept_up(browser: Browser, server: Serving) -> None:
     for number in range(5):
         talk(server, f"c{number}", ["ok"], message=f"Question about subject {number}")
-    page = shown(browser, server)
+    page = open_page(browser, server)
     page.until("document.querySelectorAll('.item').length === 5")
     page.wait(".item .chip", "finished")
     page.fill("#search", "subject 3")
@@ -699,7 +702,7 @@ def test_the_list_is_searched_filtered_and_kept_up(browser: Browser, server: Ser
     page.wait(".item", "A late one")
 
 
-# --- what is done ---
+# --- actions ---
 
 
 @pytest.mark.slow
@@ -715,7 +718,7 @@ def test_a_call_is_approved_with_other_arguments_bound_to_what_was_seen(
         confirm="always",
         message="go",
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#decide .card", "terminal")
     assert "waits for your approval" in page.run("document.querySelector('#alert').textContent")
     page.run(
@@ -733,18 +736,18 @@ def test_a_call_is_approved_with_other_arguments_bound_to_what_was_seen(
     page.fill("#arguments", '{"command": "echo good"}')
     page.click("#dialog button", "Approve with these")
     page.wait(".answer", "ok")
-    found = journal(server, "c")
-    asked, approved = [event for event in found if event["type"] == "decision"]
+    events = journal(server, "c")
+    question, approved = [event for event in events if event["type"] == "decision"]
     assert (approved["decision"], approved["arguments"], approved["argumentsHash"]) == (
         "approve",
         {"command": "echo good"},
-        asked["argumentsHash"],
+        question["argumentsHash"],
     )
     [body] = [json.loads(body) for url, body in page.run("sent") if url.endswith("/approve")]
-    assert body["argumentsHash"] == asked["argumentsHash"]
+    assert body["argumentsHash"] == question["argumentsHash"]
     assert (
         "good"
-        in next(event for event in found if event["type"] == "toolResult")["result"]["content"][0][
+        in next(event for event in events if event["type"] == "toolResult")["result"]["content"][0][
             "text"
         ]
     )
@@ -765,7 +768,7 @@ def test_edited_arguments_that_do_not_fit_stay_in_the_dialog(
         confirm="always",
         message="go",
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.click("#decide button", "Review")
     edited = '{"command": "echo good", "timeout": "soon"}'
     page.fill("#arguments", edited)
@@ -795,7 +798,7 @@ def test_an_approval_of_what_another_has_decided_is_refused_and_said(
         confirm="always",
         message="go",
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.click("#decide button", "Review")
     page.wait("#dialog", "Approve")
     assert server.ask("POST", f"{path}/reject", {"reason": "No."}).status == 200
@@ -821,7 +824,7 @@ def test_numbers_that_scripts_cannot_hold_are_shown_and_sent_as_they_are(
         confirm="always",
         message="go",
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#decide .card", "12345678901234567891")
     page.click("#decide button", "Review")
     assert "12345678901234567891" in page.run("document.querySelector('#arguments').value")
@@ -830,7 +833,7 @@ def test_numbers_that_scripts_cannot_hold_are_shown_and_sent_as_they_are(
 @pytest.mark.slow
 @needs_chromium
 def test_what_is_to_be_run_hides_nothing(browser: Browser, server: Serving) -> None:
-    """Neither what a terminal would not show, nor what turns text around."""
+    """Check invisible characters and characters that turn the text around."""
     command = "rm -rf ~\recho hi \x1b]0;curl evil\x07 \x1b[8mhidden\x1b[0m \u202egpj.exe"
     talk(
         server,
@@ -840,7 +843,7 @@ def test_what_is_to_be_run_hides_nothing(browser: Browser, server: Serving) -> N
         confirm="always",
         message="go",
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#decide .card", "echo hi")
     page.press("a")
     page.wait("#dialog", "Approve")
@@ -872,7 +875,7 @@ def test_a_call_is_rejected_with_a_reason_that_the_model_is_told(
         confirm="always",
         message="go",
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.click("#decide button", "Review")
     page.fill("#reason", "Not on this machine.")
     page.click("#dialog button", "Reject")
@@ -900,7 +903,7 @@ def test_a_run_is_paused_resumed_and_stopped(browser: Browser, server: Serving) 
         ],
         runtime=True,
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#facts", "idle")
     server.ask("POST", f"{path}/messages", {"text": "go"})
     page.click("#controls button", "Pause")
@@ -917,7 +920,7 @@ def test_a_run_is_paused_resumed_and_stopped(browser: Browser, server: Serving) 
 
 
 def ask_in(server: Serving, question: dict[str, Any]) -> None:
-    """Start the conversation `c`, in which a call asks the user."""
+    """Start the conversation `c`, in which a call has a question for the user."""
     agent = Agent(ScriptedLLM([("ask_user", question), "Thanks."]), register_asking_tools())
     declared = tools_of(agent)
     body = {
@@ -936,7 +939,7 @@ def ask_in(server: Serving, question: dict[str, Any]) -> None:
 @needs_chromium
 def test_a_refused_answer_stays_in_its_form(browser: Browser, server: Serving) -> None:
     ask_in(server, {"question": "Which city?"})
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#decide .card", "Which city?")
     page.fill("#decide textarea", "Ghent")
     # The server refuses the answer, after the page has drawn other events.
@@ -974,7 +977,7 @@ def test_a_fork_of_a_running_conversation_is_not_shown_as_running(
         "c": ("running", True),
         "f": ("running", False),
     }
-    page = shown(browser, server, "f")
+    page = open_page(browser, server, "f")
     page.wait("#facts", "at rest")
     page.wait(".item", "at rest")
     page.click("#controls button", "Resume")
@@ -990,7 +993,7 @@ def test_a_question_is_answered_by_the_form_of_its_schema(
     browser: Browser, server: Serving
 ) -> None:
     ask_in(server, {"question": "Which city?", "options": ["Ghent", "Bruges"]})
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#decide .card", "Which city?")
     assert "Waiting for the model" not in page.text("#main")
     page.until("!!document.querySelector('#decide select, #decide input, #decide textarea')")
@@ -1013,7 +1016,7 @@ def test_a_question_is_answered_by_the_form_of_its_schema(
 def test_another_model_or_agent_is_chosen_by_its_name(browser: Browser, server: Serving) -> None:
     fast = ScriptedLLM(["fast"], "fast")
     talk(server, "c", ["one"], message="first", models={"fast": fast})
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "one")
     page.click("[role=tab]", "About")
     page.run("window.prompt = () => '#slow'")
@@ -1032,7 +1035,7 @@ def test_another_model_or_agent_is_chosen_by_its_name(browser: Browser, server: 
 @needs_chromium
 def test_a_conversation_is_forked_from_an_event(browser: Browser, server: Serving) -> None:
     talk(server, "c", ["one", "two"], message="first")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "one")
     page.run("document.querySelector('.answer .fork').click()")
     page.wait("#dialog", "Continue from event")
@@ -1048,16 +1051,16 @@ def test_a_conversation_is_forked_from_an_event(browser: Browser, server: Servin
 @pytest.mark.slow
 @needs_chromium
 def test_a_rewind_puts_the_files_back(browser: Browser, server: Serving) -> None:
-    written = ("write_file", {"path": "note.md", "content": "now"})
-    talk(server, "c", [written, "Done."], runtime=True, undo=True, message="Write it.")
-    page = shown(browser, server, "c")
+    write_call = ("write_file", {"path": "note.md", "content": "now"})
+    talk(server, "c", [write_call, "Done."], runtime=True, undo=True, message="Write it.")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "Done.")
     page.run("document.querySelector('.message .fork').click()")
     page.click("#dialog button", "Rewind files too")
     page.wait("#toasts", "Files put back: 1.")
     page.until("location.hash.startsWith('#/c/') && location.hash !== '#/c/c'")
     talk(server, "d", ["Done."], message="Go.")
-    page = shown(browser, server, "d")
+    page = open_page(browser, server, "d")
     page.wait(".answer", "Done.")
     page.run("document.querySelector('.answer .fork').click()")
     page.click("#dialog button", "Rewind files too")
@@ -1068,7 +1071,7 @@ def test_a_rewind_puts_the_files_back(browser: Browser, server: Serving) -> None
 @needs_chromium
 def test_a_question_aside_and_labels_are_shown(browser: Browser, server: Serving) -> None:
     place = talk(server, "c", ["One.", "I said <b>one</b>."], message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "One.")
     assert server.ask("POST", f"{place}/ask", {"question": "What did you do?"}).status < 300
     page.wait("#log", "Asked aside")
@@ -1094,7 +1097,7 @@ def test_a_question_aside_and_labels_are_shown(browser: Browser, server: Serving
 @needs_chromium
 def test_the_tree_is_walked_and_a_child_is_decided(browser: Browser, server: Serving) -> None:
     child = family(server)
-    page = shown(browser, server, "lead")
+    page = open_page(browser, server, "lead")
     page.click("[role=tab]", "Tree")
     page.wait("#panel .tree", "waiting for you")
     page.click("#panel .tree a")
@@ -1112,7 +1115,7 @@ def test_the_tree_is_walked_and_a_child_is_decided(browser: Browser, server: Ser
 @needs_chromium
 def test_timers_are_set_seen_and_cancelled(browser: Browser, server: Serving) -> None:
     talk(server, "t", ["one"])
-    page = shown(browser, server, "t")
+    page = open_page(browser, server, "t")
     page.click("[role=tab]", "Timers")
     page.fill("#panel [name=text]", "Look <b>again</b>.")
     page.fill("#panel [name=cron]", "0 9 * * tue")
@@ -1122,7 +1125,7 @@ def test_timers_are_set_seen_and_cancelled(browser: Browser, server: Serving) ->
     [timer] = server.ask("GET", "/api/conversations/t/timers").json["timers"]
     assert timer["cron"] == "0 9 * * tue"
     assert timer["content"] == [{"type": "text", "text": "Look <b>again</b>."}]
-    # What is being typed stays when the timers change, and what was set is gone.
+    # The text being typed stays when the timers change, and the timer that was set is gone.
     assert page.run("document.querySelector('#panel [name=text]').value") == ""
     page.fill("#panel [name=text]", "half wri")
     assert (
@@ -1147,7 +1150,7 @@ def test_tools_are_seen_with_source_schema_and_health_and_called_by_hand(
     browser: Browser, server: Serving
 ) -> None:
     talk(server, "c", ["hello"], runtime=True, message="go")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "hello")
     page.click("[role=tab]", "Tools")
     page.wait("#panel .tool", "holdfast.runtime")
@@ -1191,7 +1194,7 @@ def test_tools_are_seen_with_source_schema_and_health_and_called_by_hand(
 def test_new_conversations_begin_with_an_agent_of_the_server_or_a_pasted_one(
     browser: Browser, server: Serving
 ) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     page.press("n")
     page.wait("#begin-agent", "helper")
     page.fill("#begin-text", "Good day")
@@ -1215,7 +1218,7 @@ def test_new_conversations_begin_with_an_agent_of_the_server_or_a_pasted_one(
     assert page.faults() == []
 
 
-# --- what is hostile ---
+# --- hostile content ---
 
 EVIL = (
     "<img src=x onerror=\"window.pwned='img'\"><script>window.pwned='script'</script><svg"
@@ -1324,7 +1327,7 @@ def test_nothing_that_a_model_or_a_tool_says_becomes_more_than_text(
         ev.StatusChanged(seq=14, id="14", status="paused", reason=EVIL, **base),
     ]
     server.host.chats.append("default", "c", events)
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".entry.error")
     page.wait("#decide .card")
     page.run("document.querySelectorAll('.head, summary').forEach(one => one.click())")
@@ -1358,7 +1361,7 @@ def test_nothing_that_a_model_or_a_tool_says_becomes_more_than_text(
         == 0
     )
     text = page.run("document.querySelector('#log').textContent")
-    assert "<script>" in text  # as it was said
+    assert "<script>" in text  # unchanged
     for hidden in ("\u202e", "\u2066", "\x1b", "\x00"):
         assert hidden not in text
     assert "\\u{202e}" in text  # made visible
@@ -1371,7 +1374,7 @@ def test_a_title_and_an_id_that_are_hostile_are_text_in_the_list(
     browser: Browser, server: Serving
 ) -> None:
     talk(server, "c", ["ok"], message=EVIL)
-    page = shown(browser, server)
+    page = open_page(browser, server)
     page.wait(".item", "<img src=x")
     page.run("location.hash = '#/c/' + encodeURIComponent('<img src=x onerror=pwned=1>')")
     page.wait("#facts .bad")
@@ -1384,7 +1387,7 @@ def test_a_title_and_an_id_that_are_hostile_are_text_in_the_list(
 @pytest.mark.slow
 @needs_chromium
 def test_the_policy_holds_in_the_browser(browser: Browser, server: Serving) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     assert (
         page.run(
             "new Promise(done => { const one = document.createElement('script'); try { one.text ="
@@ -1418,7 +1421,7 @@ def test_everything_is_reached_with_the_keyboard(browser: Browser, server: Servi
         confirm="always",
         message="about two",
     )
-    page = shown(browser, server)
+    page = open_page(browser, server)
     page.wait(".item", "about two")
     page.run("document.activeElement.blur(); document.body.focus()")
     page.press("Tab")
@@ -1461,9 +1464,8 @@ def test_everything_is_reached_with_the_keyboard(browser: Browser, server: Servi
     page.run("document.querySelector('#singles').click()")
     page.press("Escape")
     page.press("n")
-    assert not page.run(
-        "document.querySelector('#dialog').open"
-    )  # single letters can be turned off
+    # single letters can be turned off
+    assert not page.run("document.querySelector('#dialog').open")
     page.press("?", "Shift")
     page.run("localStorage.clear()")
     page.press("m")
@@ -1511,7 +1513,7 @@ def test_it_is_readable_on_a_phone_and_in_the_dark(browser: Browser, server: Ser
     )
     until(lambda: server.host.status("default", "c") == "finished")
     server.ask("POST", "/api/conversations/c/messages", {"text": "on"})
-    page = shown(browser, server, width=360, height=740, touch=True, dark=True)
+    page = open_page(browser, server, width=360, height=740, touch=True, dark=True)
     page.wait(".item")
     assert not page.run("document.querySelector('#main').checkVisibility()")
     page.click(".item")
@@ -1554,18 +1556,18 @@ def test_it_is_readable_on_a_phone_and_in_the_dark(browser: Browser, server: Ser
 
 
 def long_journal(count: int) -> list[ev.AnyEvent]:
-    """That many events as an agent makes them: answers, calls, results."""
+    """Return `count` events like those of an agent: answers, calls, results."""
     begin = datetime(2026, 11, 21, 9, tzinfo=UTC)
-    found: list[ev.AnyEvent] = [
+    events: list[ev.AnyEvent] = [
         ev.MessageAdded(seq=1, id="m", timestamp=begin, content=(TextContent("The long task."),))
     ]
-    while len(found) < count:
-        seq = len(found) + 1
+    while len(events) < count:
+        seq = len(events) + 1
         at = begin + timedelta(seconds=seq)
         call = ToolCall(f"{seq}.0", "terminal", {"command": f"make part-{seq}"})
         usage = Usage(1000, 50)
         text = f"Step {seq}: I look at **part {seq}** and go on with `make`."
-        found.append(
+        events.append(
             ev.AssistantReplied(
                 seq=seq,
                 id=f"a{seq}",
@@ -1577,9 +1579,9 @@ def long_journal(count: int) -> list[ev.AnyEvent]:
                 based_on=seq - 1,
             )
         )
-        found.append(ev.ToolCallStarted(seq=seq + 1, id=f"s{seq}", timestamp=at, call_id=call.id))
+        events.append(ev.ToolCallStarted(seq=seq + 1, id=f"s{seq}", timestamp=at, call_id=call.id))
         output = "\n".join(f"building {seq} {line} ..." for line in range(seq % 30))
-        found.append(
+        events.append(
             ev.ToolCallFinished(
                 seq=seq + 2,
                 id=f"r{seq}",
@@ -1589,7 +1591,7 @@ def long_journal(count: int) -> list[ev.AnyEvent]:
                 duration=0.5,
             )
         )
-    return found[:count]
+    return events[:count]
 
 
 @pytest.mark.slow
@@ -1598,7 +1600,7 @@ def test_ten_thousand_events_are_few_elements(browser: Browser, server: Serving)
     talk(server, "c", ["The last word."], start=False, limits=Limits(steps=100_000))
     server.host.chats.append("default", "c", long_journal(9_997))
     server.ask("POST", "/api/conversations/c/start")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".entry", "Step 9")
     page.until("document.querySelector('#facts').innerText.includes('steps')")
     assert page.run("document.querySelectorAll('*').length") < 5_000
@@ -1615,7 +1617,7 @@ def test_ten_thousand_events_are_few_elements(browser: Browser, server: Serving)
     assert page.run("document.querySelectorAll('*').length") < 5_000
     page.wait("#latest")
     server.ask("POST", "/api/conversations/c/messages", {"text": "And now?"})
-    page.wait("#latest", "new")  # who reads is left where he is
+    page.wait("#latest", "new")  # a reader keeps the position
     assert page.run("document.querySelector('#scroller').scrollTop") < 300
     page.press("f")
     page.fill("#find", "part-5000")
@@ -1632,7 +1634,7 @@ def test_text_that_arrives_at_the_moment_of_a_scroll_does_not_undo_it(
     browser: Browser, server: Serving
 ) -> None:
     talk(server, "c", ["line\n\n" * 300], message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "line")
     top = page.run(
         "import('/page/log.js').then(({ Log }) => {"
@@ -1652,7 +1654,7 @@ def test_text_that_arrives_at_the_moment_of_a_scroll_does_not_undo_it(
 def test_it_comes_again_when_the_server_does(browser: Browser, tmp_path: Path) -> None:
     with ServeProcess(tmp_path) as server:
         talk(server, "c", ["before", "after"], message="one")
-        page = shown(browser, server, "c")
+        page = open_page(browser, server, "c")
         page.wait(".answer", "before")
         page.fill("#composer-text", "a draft")
         server.kill()

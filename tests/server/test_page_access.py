@@ -1,5 +1,5 @@
-"""The page's accessibility in many states, judged by axe-core in a real Chromium. `.ci/run` installs
-axe-core; without it these tests are skipped."""
+"""Tests of the page's accessibility in many states, judged by axe-core in a real Chromium.
+`.ci/run` installs axe-core; without it these tests are skipped."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def filled() -> Iterator[tuple[Serving, Browser]]:
 
 
 def findings(page: Page) -> list[str]:
-    """The serious and critical findings, with the elements."""
+    """Return the serious and critical findings, with the elements."""
     page.run(AXE.read_text() + "; 0")
-    found = page.run(
+    report = page.run(
         "axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a',"
         " 'wcag21aa', 'wcag22aa', 'best-practice']}).then(found =>"
         " JSON.stringify(found.violations.filter(one => ['serious',"
         " 'critical'].includes(one.impact)).map(one => one.id + ': ' + one.nodes.slice(0,"
         " 4).map(node => node.html.slice(0, 200) + ' ' + (node.any[0]?.message ?? '')).join(' | '))))"
     )
-    return json.loads(found)
+    return json.loads(report)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,5 +1,5 @@
-"""The page begins conversations, and finds, browses and tells: in a real headless Chromium over real
-servers. Without a Chromium what needs one is skipped."""
+"""Tests of the page when it begins, finds, browses and reports conversations: in a real headless
+Chromium over real servers. Tests that need a Chromium are skipped without one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.agent_servers import Serving
 from tests.browser import Browser, Page
 from tests.model_server import ModelServer, text
 from tests.serve_process import KEY, ServeProcess
-from tests.server.test_page import chromium, journal, needs_chromium, shown, talk
+from tests.server.test_page import chromium, journal, needs_chromium, open_page, talk
 from tests.waiting import until
 
 __all__ = ["chromium"]
@@ -41,26 +41,28 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 
 @pytest.fixture
 def server(tmp_path: Path, browser: Browser) -> Iterator[Serving]:
-    """Its tabs are closed before the server is."""
+    """Run a server, and close the browser's tabs before it ends."""
     (tmp_path / "server").mkdir()
     agent = Agent(ScriptedLLM(["At your service."] * 3, stream=True))
-    with Serving(tmp_path / "server", agents={"helper": publish("helper", agent)}) as found:
-        yield found
+    with Serving(tmp_path / "server", agents={"helper": publish("helper", agent)}) as serving:
+        yield serving
         browser.close_tabs()
 
 
 @contextmanager
 def newcomers_server(folder: Path) -> Iterator[tuple[str, Path]]:
-    """`holdfast serve` as at its first start: the link that it prints, and its log."""
+    """Run `holdfast serve` as at its first start. Yields the link that it prints, and its log."""
     log = folder / "serve.log"
-    known = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
+    }
     with log.open("wb") as out:
         process = forks.Popen(
             [sys.executable, "-m", "holdfast.cli", "serve", "--listen", "127.0.0.1:0"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            env=known,
+            env=inherited,
             cwd=folder,
         )
     try:
@@ -73,7 +75,7 @@ def newcomers_server(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def begin(page: Page, text: str) -> None:
-    page.wait("#begin-text")  # a field that is not shown yet takes no text
+    page.wait("#begin-text")  # a field that is not visible yet takes no text
     page.fill("#begin-text", text)
     page.click("#begin button", "Begin")
 
@@ -88,7 +90,7 @@ def choose(page: Page, selector: str, value: str) -> None:
 
 
 def ready(page: Page) -> None:
-    """Wait until the start shows what the server offers."""
+    """Wait until the start page shows the options of the server."""
     page.until("document.querySelectorAll('#begin .choices input').length > 3")
 
 
@@ -108,16 +110,16 @@ def test_a_newcomer_begins_with_two_fields_and_one_click(browser: Browser, tmp_p
         begin(page, "Say hello")
         page.wait(".message.user", "Say hello")
         page.until("/^#.c./.test(location.hash)")
-        kept = page.run("JSON.stringify([localStorage, document.cookie, location.href])")
-        assert key not in kept
-        assert "sk-0123456789" not in kept
+        storage = page.run("JSON.stringify([localStorage, document.cookie, location.href])")
+        assert key not in storage
+        assert "sk-0123456789" not in storage
         url = link.partition("/#")[0]
-        found = page.run(
+        options = page.run(
             f"fetch('{url}/api/models', {{headers: {{Authorization: 'Bearer {key}'}}}})"
             ".then(one => one.text())"
         )
-        assert json.loads(found)["models"][0]["key"] is True
-        assert "sk-0123456789" not in found
+        assert json.loads(options)["models"][0]["key"] is True
+        assert "sk-0123456789" not in options
         assert page.faults() == []
         browser.close_tabs()
     assert log.read_text().count(key) == 2  # the notice and the link, at the first start
@@ -153,14 +155,14 @@ def test_a_local_model_answers_and_is_remembered_with_its_key(
         page.press("Escape")
         page.press("n")
         page.wait("#begin-advice", "its key is on the server")
-        page.fill("#begin-key", "another-key")  # goes to the address that is kept
+        page.fill("#begin-key", "another-key")  # goes to the address that is stored
         begin(page, "With another key?")
         page.wait(".answer", "Once more.")
         assert model.requests[2].headers["authorization"] == "Bearer another-key"
         page.press("Escape")
         page.press("n")
         page.wait("#begin-advice", "its key is on the server")
-        page.fill("#begin-model", "gpt-5-mini")  # no key of it goes to another model's address
+        page.fill("#begin-model", "gpt-5-mini")  # its key is never sent to another model's address
         page.wait("#begin-advice", "from openai")
         assert page.run("document.querySelector('#begin-address').value") == ""
         assert page.faults() == []
@@ -170,7 +172,7 @@ def test_a_local_model_answers_and_is_remembered_with_its_key(
 def test_agents_of_the_operator_come_first_and_a_draft_stays(
     browser: Browser, server: Serving
 ) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     page.wait("#begin-agent", "helper")
     assert page.run("document.querySelector('#begin-agent').value") == "helper"
     assert page.run("document.querySelector('#begin-own').hidden")
@@ -189,7 +191,7 @@ def test_agents_of_the_operator_come_first_and_a_draft_stays(
 
 
 def test_what_is_wrong_is_said_where_it_is(browser: Browser, server: Serving) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     ready(page)
     choose(page, "#begin-agent", "")
     page.click("#begin button", "Begin")
@@ -214,7 +216,7 @@ def test_what_is_wrong_is_said_where_it_is(browser: Browser, server: Serving) ->
     page.wait(".message.user", "Go")
     (item,) = server.ask("GET", "/api/conversations").json["items"]
     assert item["workspace"] == "notes"
-    # The folder of last time is gone.
+    # The folder of last time does not exist any more.
     server.ask("DELETE", f"/api/conversations/{item['id']}")
     assert server.ask("DELETE", "/api/workspaces/notes").status == 204
     page.go(server.server.url)
@@ -231,7 +233,7 @@ BOXED = "document.querySelector('#begin-boxed')"
     all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
 )
 def test_a_sandbox_is_chosen_remembered_and_seen(browser: Browser, server: Serving) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     ready(page)
     page.click("#begin summary")
     page.wait("#begin-sandbox", "without a sandbox")
@@ -262,25 +264,25 @@ def test_a_sandbox_is_chosen_remembered_and_seen(browser: Browser, server: Servi
 @pytest.mark.skipif(
     all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
 )
-@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("required", [True, False])
 def test_a_sandbox_that_is_required_or_cannot_be_made_is_no_choice(
-    chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
+    chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, required: bool
 ) -> None:
-    if not made:
+    if not required:
         monkeypatch.setattr("holdfast.runtime.sandbox.mechanisms.MECHANISMS", ())
-    with Serving(tmp_path, runtimes=WorkspaceRuntimes(sandboxed=made)) as server:
-        page = shown(chromium, server)
+    with Serving(tmp_path, runtimes=WorkspaceRuntimes(sandboxed=required)) as server:
+        page = open_page(chromium, server)
         ready(page)
         page.click("#begin summary")
-        said = "The operator requires it." if made else "No sandbox can be made there."
-        page.wait("#begin-sandbox", said)
-        assert page.run(f"[{BOXED}.checked, {BOXED}.disabled]") == [made, True]
+        notice = "The operator requires it." if required else "No sandbox can be made there."
+        page.wait("#begin-sandbox", notice)
+        assert page.run(f"[{BOXED}.checked, {BOXED}.disabled]") == [required, True]
         assert page.faults() == []
         chromium.close_tabs()
 
 
 def test_the_choices_reach_the_agent(browser: Browser, server: Serving) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     ready(page)
     choose(page, "#begin-agent", "")
     page.fill("#begin-model", "ollama/qwen3")
@@ -430,7 +432,7 @@ def test_a_fork_continues_with_a_message_in_place_of_another(
     browser: Browser, server: Serving
 ) -> None:
     talk(server, "c", ["one", "two", "three"], message="first")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "one")
     page.run("document.querySelector('.message .fork').click()")
     page.click("#fork-instead")
@@ -440,8 +442,8 @@ def test_a_fork_continues_with_a_message_in_place_of_another(
     page.until("location.hash.startsWith('#/c/') && location.hash !== '#/c/c'")
     page.wait(".answer", "one")
     fork = page.run("decodeURIComponent(location.hash.slice(4))")
-    sent = [event for event in journal(server, fork) if event["type"] == "message"]
-    assert [event["content"][0]["text"] for event in sent] == ["first, but better"]
+    messages = [event for event in journal(server, fork) if event["type"] == "message"]
+    assert [event["content"][0]["text"] for event in messages] == ["first, but better"]
     page.wait(".item.fork-1")
     rows = page.run("[...document.querySelectorAll('.item')].map(one => one.dataset.id)")
     assert rows == ["c", fork]  # below its origin, although it is newer
@@ -454,7 +456,7 @@ def test_a_fork_continues_with_a_message_in_place_of_another(
     page.wait(".tree li", "forked at event")
     page.wait(".tree li", "1 step ·")
     page.run("document.querySelector('.answer .fork').click()")
-    page.click("#dialog button", "Fork")  # rests
+    page.click("#dialog button", "Fork")  # is at rest
     page.until("location.hash !== '#/c/c'")
     page.wait(".answer", "one")
     assert page.faults() == []
@@ -474,7 +476,7 @@ def test_files_are_browsed_shown_and_downloaded(
     (folder / "src" / "a.py").write_text("print('hello')\n")
     (folder / evil).write_text("evil")
     (folder / "big.bin").write_bytes(b"\0" * 2_000_000)
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.click("[role=tab]", "About")
     page.click("#panel button", "Files")
     page.wait("#dialog", evil)
@@ -512,7 +514,7 @@ def test_files_are_browsed_shown_and_downloaded(
 def test_contents_of_all_conversations_are_searched(browser: Browser, server: Serving) -> None:
     talk(server, "c", ["The giraffe is in the zoo."], message="Where?")
     talk(server, "d", ["No animal here."], message="What?")
-    page = shown(browser, server)
+    page = open_page(browser, server)
     page.wait(".item", "Where?")
     page.fill("#search", "GIRAFFE")
     page.press("Enter")
@@ -524,7 +526,7 @@ def test_contents_of_all_conversations_are_searched(browser: Browser, server: Se
     assert page.faults() == []
 
 
-# --- telling ---
+# --- reports ---
 
 
 def test_waiting_conversations_are_counted_in_the_title_and_told(
@@ -577,7 +579,7 @@ def test_a_toast_is_dismissed_and_covers_no_decision(browser: Browser, server: S
         confirm="always",
     )
     for width, height in ((1280, 800), (390, 700)):
-        page = shown(browser, server, "c", width=width, height=height)
+        page = open_page(browser, server, "c", width=width, height=height)
         page.wait("#decide .card")
         page.run(
             "import('/page/dom.js').then(({toast}) => { for (let n = 0; n < 4; n++) toast('A long"
@@ -594,7 +596,7 @@ def test_a_toast_is_dismissed_and_covers_no_decision(browser: Browser, server: S
 
 
 def test_two_browsers_begin_at_once(browser: Browser, server: Serving) -> None:
-    pages = [shown(browser, server) for _ in range(2)]
+    pages = [open_page(browser, server) for _ in range(2)]
     for page in pages:
         page.wait("#begin-agent", "helper")
         page.fill("#begin-text", "Both")
@@ -607,7 +609,7 @@ def test_two_browsers_begin_at_once(browser: Browser, server: Serving) -> None:
 
 
 def test_it_begins_on_a_phone(browser: Browser, server: Serving) -> None:
-    page = shown(browser, server, width=360, height=640, touch=True)
+    page = open_page(browser, server, width=360, height=640, touch=True)
     page.click("#new-open")
     page.wait("#begin-agent", "helper")
     assert page.run("document.documentElement.scrollWidth") <= 360

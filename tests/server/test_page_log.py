@@ -1,5 +1,5 @@
-"""The log of the page at `/`: Markdown, code, changes, groups of calls, what happens now, and
-decisions; in a real headless Chromium over a real server."""
+"""Tests of the log of the page at `/`: Markdown, code, changes, groups of calls, current activity,
+and decisions; in a real headless Chromium over a real server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.agent_servers import Serving
 from tests.browser import CHROMIUM, SKIP, Browser, Page
 from tests.model_server import ModelServer, Stall
 from tests.paths import SHARED
-from tests.server.test_page import PICTURE, journal, shown, talk
+from tests.server.test_page import PICTURE, journal, open_page, talk
 from tests.waiting import until
 
 pytestmark = [
@@ -38,8 +38,8 @@ TRAJECTORIES = SHARED / "trajectories"
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with Browser() as found:
-        yield found
+    with Browser() as started:
+        yield started
 
 
 @pytest.fixture
@@ -51,14 +51,16 @@ def browser(chromium: Browser, server: Serving) -> Iterator[Browser]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Serving]:
     (tmp_path / "server").mkdir()
-    with Serving(tmp_path / "server") as found:
-        yield found
+    with Serving(tmp_path / "server") as serving:
+        yield serving
 
 
-def said(browser: Browser, server: Serving, markdown: str, selector: str = ".answer .text") -> Page:
-    """The page at a conversation whose answer is this."""
+def page_with_answer(
+    browser: Browser, server: Serving, markdown: str, selector: str = ".answer .text"
+) -> Page:
+    """Open the page at a conversation with this answer."""
     talk(server, "c", [markdown], message="Say it.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(selector)
     return page
 
@@ -101,7 +103,7 @@ Some *emphasis*, **strong**, ~~struck~~ and `code`.
 def test_markdown_is_commonmark_with_tables_and_task_lists(
     browser: Browser, server: Serving
 ) -> None:
-    page = said(browser, server, MARKDOWN)
+    page = page_with_answer(browser, server, MARKDOWN)
     assert texts(page, ".text h3") == ["First"]
     assert texts(page, ".text h4") == ["Second"]
     for tag, content in {
@@ -134,19 +136,19 @@ HOSTILE = (
 def test_hostile_markdown_makes_no_script_no_request_and_no_false_link(
     browser: Browser, server: Serving
 ) -> None:
-    page = said(browser, server, HOSTILE)
+    page = page_with_answer(browser, server, HOSTILE)
     assert page.run("window.pwned") is None
     hrefs = page.run("[...document.querySelectorAll('.text a')].map(one => one.href)")
     assert all(href.startswith(("http://", "https://")) for href in hrefs), hrefs
     assert "bank.example (evil.example)" in page.text(".text")
     assert count(page, ".text img, .text script") == 0
     page.run("new Promise(done => setTimeout(done, 100))")
-    asked = [
+    urls = [
         event["params"]["request"]["url"]
         for event in page.browser.events
         if event["method"] == "Network.requestWillBeSent"
     ]
-    assert not [url for url in asked if f":{server.port}/" not in url and url[:5] != "data:"], asked
+    assert not [url for url in urls if f":{server.port}/" not in url and url[:5] != "data:"], urls
     assert page.faults() == []
 
 
@@ -156,7 +158,7 @@ LEFT = "parseInt([...document.querySelectorAll('.answer button')].at(-1).innerTe
 @pytest.mark.parametrize("piece", ["*", "[", "![", "- a\n", "> "], ids=lambda piece: repr(piece))
 def test_a_long_text_of_one_sign_is_bounded(browser: Browser, server: Serving, piece: str) -> None:
     many = piece * (700_000 // len(piece))
-    page = said(browser, server, f"before\n\n{many}", ".answer button")
+    page = page_with_answer(browser, server, f"before\n\n{many}", ".answer button")
     page.wait(".answer button", "Show more")
     assert count(page, "*") < 10_000
     assert page.run("document.querySelector('.answer').innerText.length") < 100_000
@@ -169,7 +171,7 @@ def test_a_long_text_of_one_sign_is_bounded(browser: Browser, server: Serving, p
 def test_an_answer_that_streams_keeps_its_finished_blocks(
     browser: Browser, server: Serving
 ) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     same = page.run("""
         import("/page/markdown.js").then(({ GrowingMarkdown, markdown }) => {
             const text = "# One\\n\\ntwo **three**\\n\\n- a\\n- b\\n\\n```python\\nx = 1\\n\\ny = 2\\n```\\n\\nlast [a](https://b.example)";
@@ -194,7 +196,7 @@ def test_code_has_colours_line_numbers_and_a_button_that_copies(
     browser: Browser, server: Serving
 ) -> None:
     code = 'def f(x):\n    """Doc."""\n    return x  # same\n\nprint(f(1))'
-    page = said(browser, server, f"```python\n{code}\n```\n\n```nolanguage\na\n```")
+    page = page_with_answer(browser, server, f"```python\n{code}\n```\n\n```nolanguage\na\n```")
     page.wait(".text .c-word", "def")
     page.wait(".text .c-comment", "# same")
     assert texts(page, ".text pre code") == [code, "a"]
@@ -215,7 +217,9 @@ def test_code_has_colours_line_numbers_and_a_button_that_copies(
 def test_long_code_is_shown_whole_and_coloured_in_part(browser: Browser, server: Serving) -> None:
     code = "\n".join(f"x{number} = 'text {number}'" for number in range(5_000))
     long = "y = '" + "z" * 100_000 + "'"
-    page = said(browser, server, f"```python\n{code[:25_000]}\n```\n\n```python\n{long}\n```")
+    page = page_with_answer(
+        browser, server, f"```python\n{code[:25_000]}\n```\n\n```python\n{long}\n```"
+    )
     page.wait(".text .c-string", "text 0")
     assert texts(page, ".text pre code")[0].strip() == code[:25_000].strip()
     assert count(page, ".text .c-string") < 2_000
@@ -232,7 +236,7 @@ def test_changes_show_the_words_that_changed(browser: Browser, server: Serving) 
         "Done.",
     ]
     talk(server, "c", script, runtime=True, message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "Done.")
     edit = '[aria-label^="Call edit_file"]'
     assert texts(page, f"{edit} .result .remove .changed") == ["1"]
@@ -247,7 +251,7 @@ def test_changes_show_the_words_that_changed(browser: Browser, server: Serving) 
 
 
 def test_a_unified_diff_is_read_by_its_counts(browser: Browser, server: Serving) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     diff = (
         "--- a/x.sql\n+++ b/x.sql\n@@ -1,3 +1,3 @@\n select 1;\n--- old comment\n+-- new comment\n"
         " select 2;\n--- /dev/null\n+++ b/y\n@@ -0,0 +1 @@\n+++ plus\n"
@@ -273,7 +277,7 @@ def test_a_unified_diff_is_read_by_its_counts(browser: Browser, server: Serving)
 
 
 def pieces(page: Page, output: str) -> list[list[str]]:
-    """The pieces of a program's output as the page shows it: their classes and texts."""
+    """Return the pieces of a program's output on the page: their classes and texts."""
     return page.run(
         f"import('/page/ansi.js').then(({{ terminal }}) => terminal({json.dumps(output)}).map(one =>"
         " [one.className ?? '', one.textContent ?? one]))"
@@ -281,7 +285,7 @@ def pieces(page: Page, output: str) -> list[list[str]]:
 
 
 def test_colours_of_a_terminal(browser: Browser, server: Serving) -> None:
-    page = shown(browser, server)
+    page = open_page(browser, server)
     assert pieces(page, "plain") == [["", "plain"]]
     assert pieces(page, "\x1b[31mred\x1b[0m \x1b[1;92mgreen\x1b[39m bold\x1b[m.") == [
         ["ink1", "red"],
@@ -295,7 +299,7 @@ def test_colours_of_a_terminal(browser: Browser, server: Serving) -> None:
         ["ink4", "true"],
         ["ink4 ground2", "ground"],
     ]
-    # neither concealed nor in the colour of its ground
+    # neither concealed nor in the colour of its background
     assert pieces(page, "\x1b[8mhidden\x1b[0m\x1b[31;41msame") == [
         ["", "hidden"],
         ["ground1", "same"],
@@ -342,9 +346,9 @@ def test_output_of_programs_in_a_terminal_has_no_escape_left(
     except OSError:  # the end of a terminal's output
         pass
     os.close(primary)
-    page = shown(browser, server)
-    found = pieces(page, output.decode(errors="replace"))
-    shown_text = "".join(one[1] for one in found)
+    page = open_page(browser, server)
+    parts = pieces(page, output.decode(errors="replace"))
+    shown_text = "".join(one[1] for one in parts)
     assert shown_text.strip()
     assert "\x1b" not in shown_text
     assert "u{1b}" not in shown_text
@@ -369,7 +373,7 @@ def test_calls_that_only_read_are_one_line_and_grouped(browser: Browser, server:
         "Done.",
     ]
     talk(server, "c", script, runtime=True, message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer", "Done.")
     [group] = texts(page, ".group > .head")
     assert "Read 2 files, searched 2 times" in group
@@ -407,7 +411,7 @@ def test_the_output_of_a_running_command_is_seen(
     wait = f"until test -e {go}; do sleep 0.05; done"
     command = f"printf '\\033[32mfirst\\033[0m\\n'; {wait}; echo last"
     talk(server, "c", [("terminal", {"command": command}), "Done."], runtime=True)
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#facts", "idle")
     server.ask("POST", "/api/conversations/c/messages", {"text": "Go."})
     page.wait(".call.running pre.progress .ink2", "first")
@@ -429,7 +433,7 @@ def test_waiting_for_the_model_and_retries_are_seen(browser: Browser, server: Se
         body = {"id": "c", "agent": form.mapping, "secrets": form.secrets, "deltas": True}
         assert server.ask("POST", "/api/conversations", body).status == 201
         server.ask("POST", "/api/conversations/c/start")
-        page = shown(browser, server, "c")
+        page = open_page(browser, server, "c")
         page.wait("#facts", "idle")
         server.ask("POST", "/api/conversations/c/messages", {"text": "Hi"})
         page.wait(".now", "Waiting for the model, 1 s")
@@ -450,7 +454,7 @@ def status(server: Serving, seq: int, name: Any, reason: str = "") -> None:
 
 def test_an_answer_that_broke_off_stays_as_it_was_shown(browser: Browser, server: Serving) -> None:
     server.make("c", ["x"])
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#facts", "idle")
     until(lambda: server.host.stats()["readers"] == 1)
     status(server, 1, "running")
@@ -473,13 +477,13 @@ def test_a_request_is_shown_once_and_all_are_approved_together(
     browser: Browser, server: Serving
 ) -> None:
     path = talk(server, "c", [APPROVALS, "Done."], runtime=True, confirm="always", message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#decide .all", "5 calls wait for you")
     assert texts(page, "#decide .row .title") == ["$ echo 3", "$ echo 4"]
     assert count(page, "#log .decision") == 0  # the request is in the card alone
     page.click("#decide button", "Approve all")
     page.until("document.querySelectorAll('#dialog .command').length === 5")
-    # one that another decides meanwhile stays decided
+    # a decision that another user makes meanwhile stays
     [first, *_] = [event for event in journal(server, "c") if event["type"] == "decision"]
     refusal = {"callId": first["callId"], "reason": "No."}
     assert server.ask("POST", f"{path}/reject", refusal).status == 200
@@ -490,7 +494,7 @@ def test_a_request_is_shown_once_and_all_are_approved_together(
     assert page.run("document.querySelector('#decide').hidden")
 
 
-# Presses the button of the card that is left as soon as it is drawn, as a second click does.
+# Presses the button of the remaining card as soon as it is drawn, as a second click does.
 PRESS_THE_NEXT = """new MutationObserver(() => {
     const cards = document.querySelectorAll("#decide .card");
     if (cards.length !== 1) return;
@@ -505,13 +509,13 @@ def test_no_press_decides_the_call_that_takes_the_place_of_another(
     path = talk(
         server, "c", [APPROVALS[:2], "Done."], runtime=True, confirm="always", message="Go."
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#decide .card", "echo 1")
     page.run(PRESS_THE_NEXT)
     page.click("#decide .card:last-child button", "Approve")
     page.until("window.pressed")
     page.wait("#decide .card", "echo 0")
-    page.click("#decide .card button", "Reject")  # a moment later it can be decided
+    page.click("#decide .card button", "Reject")  # a moment later the card can be decided
     page.wait(".answer", "Done.")
     decided = [event["decision"] for event in journal(server, "c") if event["type"] == "decision"]
     assert decided == ["ask", "ask", "approve", "reject"]
@@ -523,7 +527,7 @@ def test_a_key_that_is_held_down_decides_one_call(browser: Browser, server: Serv
     path = talk(
         server, "c", [APPROVALS[:2], "Done."], runtime=True, confirm="always", message="Go."
     )
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait("#decide .card button:enabled", "Approve")
     page.run("document.querySelector('#decide .card button.primary').focus()")
     first = next(event for event in journal(server, "c") if event["type"] == "decision")
@@ -547,7 +551,7 @@ def test_a_tool_is_allowed_until_the_user_asks_to_be_asked_again(
     browser: Browser, server: Serving
 ) -> None:
     talk(server, "c", [*APPROVALS, "Done."], runtime=True, confirm="always", message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.click("#decide button", "Always allow terminal")
     page.wait(".answer", "Done.")
     decisions = [event for event in journal(server, "c") if event["type"] == "decision"]
@@ -566,7 +570,7 @@ def test_calls_of_high_risk_are_shown_though_their_tool_is_allowed(
 ) -> None:
     script = [APPROVALS[0], ("terminal", {"command": "rm -rf /"}), "Done."]
     talk(server, "c", script, runtime=True, confirm="always", security=RiskRules(), message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.click("#decide button", "Always allow terminal")
     page.wait("#decide .card", "rm -rf /")
     page.wait("#decide .risk.high")
@@ -579,7 +583,7 @@ def test_arguments_of_the_model_and_of_the_approver_are_both_shown(
 ) -> None:
     script = [("terminal", {"command": "echo harm now"}), "Done."]
     talk(server, "c", script, runtime=True, confirm="always", message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.click("#decide button", "Review")
     page.fill("#arguments", '{"command": "echo good now"}')
     page.click("#dialog button", "Approve with these")
@@ -598,7 +602,7 @@ def test_font_sizes_do_not_compound(browser: Browser, server: Serving) -> None:
         "- `code` in\n  - a list\n    > `code`\n\n[`x`](https://a.example)\n\n```\na\nb\nc\nd\n```"
     )
     talk(server, "c", [markdown, FILES, *READING, "Done."], runtime=True, message="Go.")
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer pre.code")
     server.ask("POST", "/api/conversations/c/messages", {"text": "Go on."})
     page.wait(".answer", "Done.")
@@ -626,7 +630,7 @@ def test_pictures_of_results_open_in_full_size(browser: Browser, server: Serving
         ev.ToolCallFinished(seq=2, id="2", call_id="1.0", result=result, **base),
     ]
     server.host.chats.append("default", "c", events)
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".result .picture img")
     page.until("[...document.querySelectorAll('#log img')].every(one => one.naturalWidth === 1)")
     assert page.run("[...document.querySelectorAll('#log img')].map(one => one.alt)") == [
@@ -641,7 +645,8 @@ def test_pictures_of_results_open_in_full_size(browser: Browser, server: Serving
 @pytest.mark.skipif(not TRAJECTORIES.is_dir(), reason="the recorded runs are not here")
 @pytest.mark.parametrize("name", ["pydicom-1256", "sqlfluff-2419", "astroid-1333"])
 def test_recorded_runs_are_rendered(browser: Browser, server: Serving, name: str) -> None:
-    """Each event of a real run can be seen, without a fault and without much in the document."""
+    """Check that each event of a real run can be seen, without an error and without much in the
+    document."""
     [path] = TRAJECTORIES.glob(f"*{name}.json")
     run = json.loads(path.read_text())
     now = datetime.now(UTC)
@@ -676,7 +681,7 @@ def test_recorded_runs_are_rendered(browser: Browser, server: Serving, name: str
             )
     server.make("c")
     server.host.chats.append("default", "c", events)
-    page = shown(browser, server, "c")
+    page = open_page(browser, server, "c")
     page.wait(".answer")
     failed = sum(one["returncode"] != 0 for turn in run["turns"] for one in turn["tool_outputs"])
     marked = page.run(

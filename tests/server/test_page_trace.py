@@ -1,4 +1,4 @@
-"""The trace tab of the page in a real Chromium, and the routes that it reads."""
+"""Tests of the trace tab of the page in a real Chromium, and of the routes that it reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast import events as ev
 from holdfast.content import ToolCall, Usage
 from tests.agent_servers import Serving
 from tests.browser import CHROMIUM, SKIP, Browser, Page
-from tests.server.test_page import shown, talk
+from tests.server.test_page import open_page, talk
 from tests.waiting import until
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=SKIP)
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with Browser() as found:
-        yield found
+    with Browser() as started:
+        yield started
 
 
 @pytest.fixture
 def browser(chromium: Browser, server: Serving) -> Iterator[Browser]:
-    """Its tabs are closed before the server is."""
+    """Yield the browser, and close its tabs before the server ends."""
     yield chromium
     chromium.close_tabs()
 
@@ -38,12 +38,13 @@ def browser(chromium: Browser, server: Serving) -> Iterator[Browser]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Serving]:
     (tmp_path / "server").mkdir()
-    with Serving(tmp_path / "server") as found:
-        yield found
+    with Serving(tmp_path / "server") as serving:
+        yield serving
 
 
 def work(server: Any) -> str:
-    """A finished conversation that wrote a file, changed it twice, failed once and delegated."""
+    """Make a finished conversation that wrote a file, changed it twice, failed once and delegated.
+    Returns its path."""
     clerk = Agent(ScriptedLLM(["It is filed."]))
     script = [
         [
@@ -97,7 +98,7 @@ def test_a_conversation_without_events_has_an_empty_trace(server: Serving) -> No
 @needs_chromium
 def test_a_run_is_drawn_and_leads_to_its_events(browser: Browser, server: Serving) -> None:
     work(server)
-    page = shown(browser, server, "lead")
+    page = open_page(browser, server, "lead")
     open_trace(page)
     rows = page.run("[...document.querySelectorAll('.waterfall .row')].map(one => one.textContent)")
     assert any(row.startswith("tool terminal") and "failed: exit code 3" in row for row in rows)
@@ -132,7 +133,7 @@ def test_a_row_that_is_clicked_while_the_log_loads_leads_to_its_event(
     browser: Browser, server: Serving
 ) -> None:
     work(server)
-    page = shown(browser, server)
+    page = open_page(browser, server)
     page.wait("#list", "Go.")
     page.run(HOLD_EVENTS)
     page.run("location.hash = '#/c/lead'")
@@ -146,22 +147,22 @@ def forked(server: Any) -> None:
     """Fork "lead" twice, and one of the forks."""
     work(server)
     for origin, id in (("lead", "second"), ("lead", "third"), ("second", "inner")):
-        made = server.ask("POST", f"/api/conversations/{origin}/fork", {"id": id, "seq": 5})
-        assert made.status == 201
+        reply = server.ask("POST", f"/api/conversations/{origin}/fork", {"id": id, "seq": 5})
+        assert reply.status == 201
 
 
 def test_forks_and_forks_of_forks_are_in_the_trace_and_listed(server: Serving) -> None:
     forked(server)
     trace = server.ask("GET", "/api/conversations/lead/trace").json
-    found = [one for one in trace["conversations"] if one.get("relation") == "fork"]
-    shown = [(one["id"], one["parent"], one["parentSeq"], one["depth"]) for one in found]
+    forks = [one for one in trace["conversations"] if one.get("relation") == "fork"]
+    rows = [(one["id"], one["parent"], one["parentSeq"], one["depth"]) for one in forks]
     expected = [("second", "lead", 5, 1), ("inner", "second", 5, 2), ("third", "lead", 5, 1)]
-    assert shown == expected
+    assert rows == expected
     items = server.ask("GET", "/api/conversations/lead/forks").json["items"]
     assert [(one["id"], one["parent"]) for one in items] == [one[:2] for one in expected]
     assert server.ask("GET", "/api/conversations/inner/forks").json["items"] == []
     assert server.ask("GET", "/api/conversations/lead/forks", key=server.other).status == 404
-    # Of a fork that was removed, nothing is shown.
+    # A fork that was removed is not shown.
     assert server.ask("DELETE", "/api/conversations/third").status == 204
     items = server.ask("GET", "/api/conversations/lead/forks").json["items"]
     assert [one["id"] for one in items] == ["second", "inner"]
@@ -170,7 +171,7 @@ def test_forks_and_forks_of_forks_are_in_the_trace_and_listed(server: Serving) -
 @needs_chromium
 def test_the_forks_are_in_the_pictures_of_the_page(browser: Browser, server: Serving) -> None:
     forked(server)
-    page = shown(browser, server, "lead")
+    page = open_page(browser, server, "lead")
     open_trace(page)
     rows = "[...document.querySelectorAll('.trace tbody tr')].map(one => one.innerHTML)"
     page.until(f"{rows}.filter(one => one.includes('fork at event 5: ')).length === 3")
@@ -178,9 +179,9 @@ def test_the_forks_are_in_the_pictures_of_the_page(browser: Browser, server: Ser
     page.wait("ul.tree ul.tree a[href='#/c/inner']")
     sums = "[...document.querySelectorAll('#tab-body [data-sums]')].map(one => one.innerText)"
     page.until(f"{sums}.length === 4 && {sums}.every(one => one.includes('step'))")
-    # A fork that is made meanwhile comes into both.
-    made = server.ask("POST", "/api/conversations/lead/fork", {"id": "late", "seq": 2})
-    assert made.status == 201
+    # A fork that is made in the meantime comes into both.
+    reply = server.ask("POST", "/api/conversations/lead/fork", {"id": "late", "seq": 2})
+    assert reply.status == 201
     page.wait("#tab-body a[href='#/c/late']")
     page.click("[role=tab]", "Trace")
     page.until(f"{rows}.filter(one => one.includes('#/c/late')).length === 1")
@@ -190,7 +191,7 @@ def test_the_forks_are_in_the_pictures_of_the_page(browser: Browser, server: Ser
 @needs_chromium
 def test_the_rows_are_walked_with_the_keyboard(browser: Browser, server: Serving) -> None:
     work(server)
-    page = shown(browser, server, "lead")
+    page = open_page(browser, server, "lead")
     open_trace(page)
     page.run("document.querySelector('.waterfall').focus()")
     for key, row in (("ArrowDown", 0), ("ArrowDown", 1), ("ArrowUp", 0), ("End", None)):
@@ -208,17 +209,17 @@ def test_the_rows_are_walked_with_the_keyboard(browser: Browser, server: Serving
 def test_the_trace_follows_a_run(browser: Browser, server: Serving) -> None:
     script = [("terminal", {"command": "until [ -e go ]; do sleep 0.05; done"}), "Done."]
     path = talk(server, "slow", script, runtime=True, message="Go.")
-    page = shown(browser, server, "slow")
+    page = open_page(browser, server, "slow")
     open_trace(page)
     page.wait(".waterfall .row", "running")
-    # What is drawn anew keeps the focus.
-    for held in (".waterfall", ".waterfall .row"):
+    # An element that is drawn anew keeps the focus.
+    for selector in (".waterfall", ".waterfall .row"):
         page.run(
-            f"(document.querySelector({held!r}).focus(),"
+            f"(document.querySelector({selector!r}).focus(),"
             "document.querySelector('.waterfall').setAttribute('data-old', ''))"
         )
         page.until("!document.querySelector('.waterfall').hasAttribute('data-old')")
-        assert page.run(f"document.activeElement.matches({held!r})")
+        assert page.run(f"document.activeElement.matches({selector!r})")
     # A row that is drawn anew between press and release is clicked.
     place = page.place(".waterfall .row", "Go.")
     page.run("document.querySelector('.waterfall').setAttribute('data-old', '')")
@@ -227,12 +228,12 @@ def test_the_trace_follows_a_run(browser: Browser, server: Serving) -> None:
     page.mouse("mouseReleased", place)
     page.until("document.activeElement.closest('.entry')?.innerText.includes('Go.')")
     workspace = server.ask("GET", path).json["workspace"]
-    made = server.ask(
+    reply = server.ask(
         "POST",
         f"/api/workspaces/{workspace}/tools/terminal",
         {"arguments": {"command": "touch go"}},
     )
-    assert made.status == 200
+    assert reply.status == 200
     page.wait(".waterfall .row", "Done.")
     assert not page.run("document.querySelector('.waterfall').innerText.includes('running')")
 
@@ -262,7 +263,7 @@ def test_ten_thousand_events_are_few_rows_and_hostile_text_is_text(
     assert len(trace["spans"]) == 2000
     assert trace["leftOut"] == 6660 - 2000
     assert len(trace["points"]) <= 400
-    page = shown(browser, server, "long")
+    page = open_page(browser, server, "long")
     open_trace(page)
     assert page.run("document.querySelectorAll('.waterfall .row').length") < 120
     assert page.run("document.querySelectorAll('.waterfall img').length") == 0

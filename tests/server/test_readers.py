@@ -1,5 +1,5 @@
-"""Two hundred readers that hardly read, beside one that does: what they cost the server, and what
-they cost the one."""
+"""Tests of two hundred readers that hardly read, beside a fast one: their cost for the server, and
+for the fast one."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ SLOW, MESSAGES, SIZE = 200, 100, 20_000
 
 
 class Slow:
-    """Readers that take a kilobyte now and then; most of what is meant for them waits on the
-    server's side."""
+    """Readers that take a kilobyte now and then; most of their data waits on the server's side."""
 
     def __init__(self, port: int, path: str, count: int) -> None:
-        self.taken = 0
+        self.bytes_read = 0
         self._ended = threading.Event()
         self._sockets: list[socket.socket] = []
         for _ in range(count):
@@ -53,20 +52,20 @@ class Slow:
                 ready.register(one, selectors.EVENT_READ)
             while not self._ended.wait(0.2):
                 for key, _ in ready.select(0):
-                    self.taken += len(key.fileobj.recv(1024))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+                    self.bytes_read += len(key.fileobj.recv(1024))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
     def finish(self, index: int, last: int) -> list[int]:
-        """One of them reads on, to the end: the ids of all that it was told."""
+        """Let one of them read on to the end, and return the ids of all its events."""
         one = self._sockets[index]
         one.settimeout(30)
-        found: list[int] = []
+        ids: list[int] = []
         with one.makefile("rb") as file:
-            while not found or found[-1] < last:
+            while not ids or ids[-1] < last:
                 line = file.readline()
-                assert line, f"the stream ended after {found[-1:]}"
+                assert line, f"the stream ended after {ids[-1:]}"
                 if line.startswith(b"id: "):
-                    found.append(int(line[4:]))
-        return found
+                    ids.append(int(line[4:]))
+        return ids
 
     def stop(self) -> None:
         self._ended.set()
@@ -80,8 +79,8 @@ class Slow:
 
 @contextmanager
 def reading(server: ServeProcess, path: str, after: int) -> Iterator[dict[str, float]]:
-    """Within, one reader that takes all as it comes: when it had each message, by its text's
-    beginning."""
+    """Run a reader that reads at once. Yields the arrival time of each message, by the beginning of
+    its text."""
     import http.client
 
     came: dict[str, float] = {}
@@ -114,20 +113,20 @@ def reading(server: ServeProcess, path: str, after: int) -> Iterator[dict[str, f
 
 
 def latencies(server: ServeProcess, path: str, round: str) -> list[float]:
-    """Seconds from when each message was sent until the fast reader had it."""
+    """Return the seconds from the sending of each message until the fast reader had it."""
     after = server.ask("GET", path).json["lastSeq"]
-    sent: dict[str, float] = {}
+    sent_at: dict[str, float] = {}
     with reading(server, path, after) as came:
         for number in range(MESSAGES):
             word = f"{round}{number}"
-            sent[word] = time.monotonic()
+            sent_at[word] = time.monotonic()
             assert (
                 server.ask("POST", f"{path}/messages", {"text": f"{word} {'x' * SIZE}"}).status
                 == 202
             )
         assert server.ask("POST", f"{path}/messages", {"text": "end"}).status == 202
-    assert sent.keys() <= came.keys()
-    return sorted(came[word] - at for word, at in sent.items())
+    assert sent_at.keys() <= came.keys()
+    return sorted(came[word] - at for word, at in sent_at.items())
 
 
 @pytest.mark.slow
@@ -146,9 +145,7 @@ def test_two_hundred_slow_readers_cost_a_fast_one_little_and_the_server_no_memor
         path = "/api/conversations/c"
         alone = latencies(server, path, "a")
         before = server.memory()
-        slow = Slow(
-            server.port, path, SLOW
-        )  # 2 MB are in the journal by now, and as much is to come
+        slow = Slow(server.port, path, SLOW)  # 2 MB are in the journal now, and as much is to come
         stack.callback(slow.close)
         beside = latencies(server, path, "b")
         grown = server.memory() - before
@@ -158,13 +155,13 @@ def test_two_hundred_slow_readers_cost_a_fast_one_little_and_the_server_no_memor
             f"median {middle[0]:.1f} ms alone, {middle[1]:.1f} ms beside {SLOW}; longest"
             f" {beside[-1] * 1000:.0f} ms; {grown / 1e6:.1f} MB more"
         )
-        # Had it kept for each what that one has not read, it would be 4 MB for each of 200.
-        assert slow.taken < SLOW * MESSAGES * SIZE / 4, "they read too much to be slow"
+        # If the server held the unread rest for each of 200 readers, it would be 4 MB for each.
+        assert slow.bytes_read < SLOW * MESSAGES * SIZE / 4, "they read too much to be slow"
         assert grown < 100_000_000, f"{grown:,} bytes more"
-        # Deadlines for a noisy machine, and not measurements: who waited for the slow ones would
+        # Deadlines for a noisy machine, and not measurements: a server that waits for the slow ones would
         # wait for ever.
         assert beside[-1] < 10.0
         assert server.ask("GET", "/health", key=None).status == 200
         slow.stop()
-        for index in (0, SLOW // 2, SLOW - 1):  # and none of them misses anything
+        for index in (0, SLOW // 2, SLOW - 1):  # and no reader misses an event
             assert slow.finish(index, last)[-1] == last

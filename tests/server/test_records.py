@@ -1,4 +1,5 @@
-"""What the server knows beside the journals: one file, whole transactions, nothing in clear."""
+"""Tests of the server's records beside the journals: one file, whole transactions, nothing in
+clear."""
 
 from __future__ import annotations
 
@@ -46,21 +47,21 @@ def records(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Records]
         from holdfast.server.postgres_database import PostgresDatabase  # needs psycopg
 
         place = PostgresDatabase(server.dsn(), schema)
-    found = Records(place, SEAL)
-    yield found
-    found.close()
+    opened = Records(place, SEAL)
+    yield opened
+    opened.close()
 
 
 def test_a_record_comes_back_as_it_was_also_from_the_file(tmp_path: Path) -> None:
     records = Records(tmp_path / "server.db", SEAL)
     records.add(new("a"), b"answer", "", b"", 10)
-    found = records.find("default", "a")
-    records.set_driven(found, HOSTED)
+    stored = records.find("default", "a")
+    records.set_driven(stored, HOSTED)
     records.close()
     again = Records(tmp_path / "server.db", SEAL)
     record = again.find("default", "a")
-    assert record == found.__class__(
-        **{**{name: getattr(found, name) for name in found.__struct_fields__}, "driven": HOSTED}
+    assert record == stored.__class__(
+        **{**{name: getattr(stored, name) for name in stored.__struct_fields__}, "driven": HOSTED}
     )
     assert record.options.modules == {"plan": "acme.plan"}
     assert again.part(record.agent) == b"{}"
@@ -93,14 +94,14 @@ def test_the_same_key_has_the_same_answer_and_no_other_request(records: Records)
 def test_parts_are_kept_once_and_forgotten_with_the_last_that_has_them(records: Records) -> None:
     for id in "abc":
         records.add(new(id, agent=b"same"), b"", "", b"", 10)
-    found = [records.find("default", id) for id in "abc"]
-    assert len({record.agent for record in found}) == 1
-    retooled = records.set_agent(found[0], b"other", b"[1]", ConversationOptions(), None)
+    stored = [records.find("default", id) for id in "abc"]
+    assert len({record.agent for record in stored}) == 1
+    retooled = records.set_agent(stored[0], b"other", b"[1]", ConversationOptions(), None)
     assert records.part(retooled.agent) == b"other"
-    for record in found[1:]:
+    for record in stored[1:]:
         records.remove(record)
     with pytest.raises(StoreError, match="missing"):
-        records.part(found[0].agent)
+        records.part(stored[0].agent)
     assert records.part(records.find("default", "a").agent) == b"other"
 
 
@@ -157,12 +158,12 @@ def test_an_old_key_is_forgotten_while_the_file_is_open(
 def test_the_keys_of_requests_to_a_conversation_go_with_it(records: Records) -> None:
     for id in "ab":
         records.add(new(id), b"", "", b"", 10)
-    found = [records.find("default", id) for id in "ab"]
-    for record in found:
+    stored = [records.find("default", id) for id in "ab"]
+    for record in stored:
         records.store_answer("default", f"\n{record.number}\nkey", b"d", b"done")
-    records.remove(found[0])
+    records.remove(stored[0])
     assert [
-        records.find_answer("default", f"\n{record.number}\nkey", b"d") for record in found
+        records.find_answer("default", f"\n{record.number}\nkey", b"d") for record in stored
     ] == [
         None,
         b"done",
@@ -171,9 +172,9 @@ def test_the_keys_of_requests_to_a_conversation_go_with_it(records: Records) -> 
 
 def test_a_server_waits_for_what_a_killed_one_has_left(tmp_path: Path) -> None:
     records = Records(tmp_path / "server.db", SEAL)
-    with open(tmp_path / "server.db-host", "w") as left:
-        fcntl.flock(left, fcntl.LOCK_EX)
-        ended = threading.Timer(0.1, left.close)
+    with open(tmp_path / "server.db-host", "w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        ended = threading.Timer(0.1, lock_file.close)
         ended.start()
         records.own()
         ended.join()

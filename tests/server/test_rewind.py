@@ -1,4 +1,5 @@
-"""`rewind` of conversations on an agent server: the fork goes on, with the files of that time."""
+"""Tests of `rewind` of conversations on an agent server: the fork goes on, with the files of that
+time."""
 
 from __future__ import annotations
 
@@ -79,15 +80,15 @@ def test_without_undo_or_a_workspace_it_is_refused() -> None:
             RemoteConversation(Agent(ScriptedLLM(["hi"])), other, undo=True)
 
 
-def made(host: Host, id: str, *script: Any) -> str:
+def workspace_of_new(host: Host, id: str, *script: Any) -> str:
     """Create a conversation with the tools of a workspace, and return the workspace's id."""
     with LocalRuntime() as runtime:
         agent = Agent(ScriptedLLM(list(script)), runtime.all_tools)
         form = form_of(agent)
-        wanted = CreateRequest(
+        creation = CreateRequest(
             agent=form.mapping, secrets=form.secrets, tools=tools_of(agent), id=id, undo=True
         )
-        return host.create(T, wanted).workspace
+        return host.create(T, creation).workspace
 
 
 @pytest.mark.slow
@@ -96,7 +97,7 @@ def test_a_repeated_request_makes_one_fork_and_the_snapshots_go_with_the_workspa
     tmp_path: Path, isolation: Any
 ) -> None:
     with host_of(tmp_path, isolation=isolation) as host:
-        workspace = made(host, "a", write("one"), "done", write("two"), "done")
+        workspace = workspace_of_new(host, "a", write("one"), "done", write("two"), "done")
         for number, text in enumerate(("first", "second")):
             host.execute(T, "a", Send(blocks(text), f"m{number}"))
             host.run(T, "a")
@@ -104,13 +105,13 @@ def test_a_repeated_request_makes_one_fork_and_the_snapshots_go_with_the_workspa
         [file] = [path for path in tmp_path.rglob("notes.md") if workspace in str(path)]
         assert file.read_text() == "two"
         seq = next(e.seq for e in host.read(T, "a") if e.id == "m1") - 1
-        wanted = RewindRequest(seq=seq, id="back")
-        found = host.rewind(T, "a", wanted, "key")
-        assert (found.conversation.id, found.files.changed) == ("back", ("notes.md",))
+        rewind = RewindRequest(seq=seq, id="back")
+        outcome = host.rewind(T, "a", rewind, "key")
+        assert (outcome.conversation.id, outcome.files.changed) == ("back", ("notes.md",))
         assert file.read_text() == "one"
-        file.write_text("by hand")  # a repetition must not touch what came later
-        again = host.rewind(T, "a", wanted, "key")
-        assert again == found
+        file.write_text("by hand")  # a repetition must not touch later changes
+        again = host.rewind(T, "a", rewind, "key")
+        assert again == outcome
         with pytest.raises(Conflict, match="key"):
             host.rewind(T, "a", RewindRequest(seq=seq, id="other"), "key")
         assert file.read_text() == "by hand"
@@ -133,8 +134,8 @@ def test_while_it_runs_it_is_a_conflict_and_makes_no_fork(tmp_path: Path) -> Non
             agent = Agent(ScriptedLLM([command, "done"]), runtime.all_tools)
             form = form_of(agent)
             tools = tools_of(agent)
-        wanted = CreateRequest(agent=form.mapping, tools=tools, id="a", undo=True)
-        workspace = host.create(T, wanted).workspace
+        creation = CreateRequest(agent=form.mapping, tools=tools, id="a", undo=True)
+        workspace = host.create(T, creation).workspace
         host.execute(T, "a", Send(blocks("go")))
         host.run(T, "a")
         until(lambda: "toolCallStarted" in [e.type for e in host.read(T, "a")])

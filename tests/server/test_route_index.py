@@ -1,4 +1,4 @@
-"""The index of routes finds the route that a search through all of them finds."""
+"""Tests of the index of routes: it finds the same route as a search through all of them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_every_route_of_the_server_is_found(tmp_path: Path) -> None:
         for path in [re.sub(r"{[^}]*}", "some", path) for path in paths]:
             for method in ("GET", "POST", "PUT", "DELETE"):
                 scope = scope_of(path, method)
-                found = [one for one in routes if one.matches(scope)[0] is Match.FULL]
+                matching = [one for one in routes if one.matches(scope)[0] is Match.FULL]
                 match, child = index.matches(scope)
-                expected = bool(found) and path not in later
+                expected = bool(matching) and path not in later
                 assert (match is Match.FULL) == expected, (method, path)
-                if found and child:
-                    assert child["endpoint"] is found[0].matches(scope)[1]["endpoint"], path
+                if matching and child:
+                    assert child["endpoint"] is matching[0].matches(scope)[1]["endpoint"], path
         missing = server.ask("GET", "/api/none"), server.ask("PATCH", "/api/conversations")
         assert [one.status for one in missing] == [404, 405]
 

@@ -1,5 +1,5 @@
-"""`holdfast serve --sandbox require`: each conversation's commands are in a sandbox of their own,
-on threads and in worker processes."""
+"""Tests of `holdfast serve --sandbox require`: each conversation's commands are in a sandbox of
+their own, on threads and in worker processes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def key_of(server: ServeProcess, tenant: str) -> str:
 
 
 def of_ann(server: ServeProcess) -> RemoteWorkspace:
-    """The workspace of another tenant."""
+    """Return the workspace of another tenant."""
     return RemoteWorkspace(server.url, key_of(server, "ann"), id="of-ann")
 
 
 def ran(server: ServeProcess, key: str, *commands: str, sandbox: bool = False) -> list[str]:
-    """The results of commands in a conversation of the tenant with this key."""
+    """Return the results of commands in a conversation of the tenant with this key."""
     script: list[Any] = [("terminal", {"command": command}) for command in commands]
     with RemoteWorkspace(server.url, key) as workspace:
         agent = Agent(ScriptedLLM([*script, "Done."]), workspace.tools)
@@ -63,7 +63,7 @@ def ran(server: ServeProcess, key: str, *commands: str, sandbox: bool = False) -
 
 
 def look(server: ServeProcess, path: str) -> list[str]:
-    """Commands that look for the files of the server and of other tenants."""
+    """Return commands that look for the files of the server and of other tenants."""
     return [
         "echo mine > a.txt; cat a.txt",
         f"cat {path}; ls {server.folder}; ls /proc/{server.pid}",
@@ -81,11 +81,11 @@ def test_commands_see_neither_the_server_nor_other_workspaces(
         ann.write_file("private.txt", "only for ann\n")
         assert ann.run_command("cat private.txt").text.startswith("only for ann\n")
         [path] = map(str, tmp_path.rglob("private.txt"))
-        mine, seen, _, connected = ran(server, KEY, *look(server, path))
+        mine, listing, _, connected = ran(server, KEY, *look(server, path))
     assert mine.startswith("mine\n")
-    assert "only for ann" not in seen
-    assert "s.db-wal" not in seen
-    assert seen.count("No such file or directory") == 2
+    assert "only for ann" not in listing
+    assert "s.db-wal" not in listing
+    assert listing.count("No such file or directory") == 2
     assert not (tmp_path / "planted").exists()
     assert "connected" not in connected
 
@@ -96,9 +96,9 @@ def test_without_the_option_they_do(tmp_path: Path, isolation: str) -> None:
     with serving(tmp_path, isolation) as server, of_ann(server) as ann:
         ann.write_file("private.txt", "only for ann\n")
         [path] = map(str, tmp_path.rglob("private.txt"))
-        _, seen, _, connected = ran(server, KEY, *look(server, path))
-    assert "only for ann" in seen
-    assert "s.db-wal" in seen
+        _, listing, _, connected = ran(server, KEY, *look(server, path))
+    assert "only for ann" in listing
+    assert "s.db-wal" in listing
     assert (tmp_path / "planted").exists()
     assert "connected" in connected
 
@@ -111,19 +111,19 @@ def test_a_conversation_has_a_sandbox_of_its_own_if_it_asks_for_one(
     with serving(tmp_path, isolation) as server, of_ann(server) as ann:
         ann.write_file("private.txt", "only for ann\n")
         [path] = map(str, tmp_path.rglob("private.txt"))
-        mine, seen, _, connected = ran(server, KEY, *look(server, path), sandbox=True)
+        mine, listing, _, connected = ran(server, KEY, *look(server, path), sandbox=True)
         assert mine.startswith("mine\n")
-        assert seen.count("No such file or directory") == 2
+        assert listing.count("No such file or directory") == 2
         assert not (tmp_path / "planted").exists()
         assert "connected" not in connected
-        # Others go on without one, in the same workspace too.
+        # Other conversations have none, in the same workspace too.
         assert "s.db-wal" in ran(server, KEY, f"ls {server.folder}")[0]
 
 
 def test_a_sandbox_that_was_asked_for_is_kept_by_forks_and_other_agents(tmp_path: Path) -> None:
     def agent(path: str) -> dict[str, Any]:
-        made = Agent(ScriptedLLM([("terminal", {"command": f"touch {path}"}), "Done."]))
-        form = dict(form_of(made).mapping)
+        bare_agent = Agent(ScriptedLLM([("terminal", {"command": f"touch {path}"}), "Done."]))
+        form = dict(form_of(bare_agent).mapping)
         return {**form, "tools": {"builtin": ["terminal"]}}
 
     planted = [tmp_path / name for name in ("own", "of-fork", "of-agent", "of-other")]
@@ -142,8 +142,8 @@ def test_a_sandbox_that_was_asked_for_is_kept_by_forks_and_other_agents(tmp_path
         host.run("default", "a")
         until(lambda: host.get("default", "a").last_seq > 12, seconds=60)
         until(lambda: host.status("default", "a") == "finished", seconds=60)
-        known = [host.get("default", id).sandboxed for id in "afb"]
-    assert known == [True, True, False]
+        flags = [host.get("default", id).sandboxed for id in "afb"]
+    assert flags == [True, True, False]
     assert [path.exists() for path in planted] == [False, False, False, True]
 
 
@@ -166,9 +166,9 @@ def test_a_sandbox_that_cannot_be_made_is_refused(
     monkeypatch.setattr("holdfast.runtime.sandbox.mechanisms.MECHANISMS", ())
     form = form_of(Agent(ScriptedLLM(["Done."]))).mapping
     with Serving(tmp_path) as server:
-        made = server.ask("POST", "/api/conversations", {"agent": form, "sandbox": "require"})
-        assert made.status == 422
-        assert "No sandbox can be made on this machine." in str(made.json)
+        reply = server.ask("POST", "/api/conversations", {"agent": form, "sandbox": "require"})
+        assert reply.status == 422
+        assert "No sandbox can be made on this machine." in str(reply.json)
         assert server.ask("GET", "/api/conversations").json["items"] == []
         assert server.ask("GET", "/api/workspaces").json["workspaces"] == []
         assert server.ask("GET", "/api/options").json["sandboxAvailable"] == ""
@@ -238,7 +238,8 @@ def test_what_does_not_fit_is_said_in_one_line(
 @pytest.mark.slow
 @pytest.mark.parametrize("private", ["s.db", "root", "key"])
 def test_a_workspace_with_files_of_the_server_is_refused(tmp_path: Path, private: str) -> None:
-    """A sandbox would show conversations of others, and the key that seals their secrets."""
+    """Check the refusal: a sandbox would show conversations of others, and the key that seals their
+    secrets."""
     places = {name: tmp_path / "own" / name for name in ("s.db", "root", "key")}
     workspace = tmp_path / "workspace"
     for folder in (tmp_path / "own", workspace):

@@ -1,5 +1,5 @@
-"""Any order of anything, from four threads at once, over HTTP: no fault of the server, nothing that
-hangs, no journal that cannot be replayed."""
+"""Tests of requests in any order, from four threads at once, over HTTP: the server reports no
+internal error, nothing hangs, and each journal can be replayed."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ FORMS = [
 
 
 def script(chance: random.Random) -> list[Any]:
-    """Answers: of calls that the server, clients or nobody can run, and of words."""
-    found: list[Any] = []
+    """Return answers: calls that the server, clients or nobody can run, and texts."""
+    answers: list[Any] = []
     for _ in range(60):
         names = [
             chance.choice(("plan", "plan", "mine", "read_file", "nonsense"))
             for _ in range(chance.randint(0, 3))
         ]
-        found.append([(name, PLAN if name == "plan" else {}) for name in names] or "Words.")
-    return found
+        answers.append([(name, PLAN if name == "plan" else {}) for name in names] or "Words.")
+    return answers
 
 
 class Player:
-    """One thread's part: it does this and that, as its seed says, and keeps what was answered."""
+    """One thread's part: it sends the requests of its seed, and records the answers."""
 
     def __init__(self, server: Serving, seed: str) -> None:
         self.server = server
         self.seed = seed
         self.chance = random.Random(seed)
         self.wrong: list[str] = []
-        self.said: Counter[str] = Counter()
+        self.statuses: Counter[str] = Counter()
 
     def play(self, count: int) -> None:
         for number in range(count):
             what = self.chance.choice(WHAT)
             try:
                 for reply in self.do(what, f"/api/conversations/{self.chance.choice(IDS)}"):
-                    self.said[f"{what} {reply.status}"] += 1
+                    self.statuses[f"{what} {reply.status}"] += 1
                     if reply.status >= 500:
                         self.wrong.append(f"{what} ({number}): {reply}")
             except Exception as error:  # a connection that broke, an answer that did not come
@@ -182,7 +182,7 @@ WHAT = (
 
 
 def schedule(folder: Path, seed: int, count: int, isolation: str = "thread") -> Counter[str]:
-    """Four players on one server; what is left of it is looked through."""
+    """Run four players on one server, and check its conversations afterwards."""
     before = Owned()
     with Serving(
         folder, claim_timeout=5.0, client_grace=5.0, idle=0.2, max_running=4, isolation=isolation
@@ -196,7 +196,7 @@ def schedule(folder: Path, seed: int, count: int, isolation: str = "thread") -> 
             assert not thread.is_alive(), f"seed {seed}: a request hangs"
         wrong = [f"seed {player.seed}: {one}" for player in players for one in player.wrong]
         assert not wrong, "\n".join(wrong[:20])
-        # What is left can still be asked, stopped and driven.
+        # The remaining conversations can still be queried, stopped and driven.
         for item in server.ask("GET", "/api/conversations").json["items"]:
             path = f"/api/conversations/{item['id']}"
             assert server.ask("GET", path).json["error"] == "", path
@@ -219,16 +219,16 @@ def schedule(folder: Path, seed: int, count: int, isolation: str = "thread") -> 
             assert not results or max(results.values()) == 1, (
                 f"seed {seed}: {summary.id}: {results}"
             )
-    said: Counter[str] = Counter()
+    statuses: Counter[str] = Counter()
     for player in players:
-        said += player.said
-    return said
+        statuses += player.statuses
+    return statuses
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_order_of_requests_harms_the_server_or_a_journal(tmp_path: Path, seed: int) -> None:
-    said = schedule(tmp_path, seed, 150)
+    statuses = schedule(tmp_path, seed, 150)
     for what in (
         "create 201",
         "send 202",
@@ -239,7 +239,7 @@ def test_no_order_of_requests_harms_the_server_or_a_journal(tmp_path: Path, seed
         "delete 204",
         "close 200",
     ):
-        assert said[what], f"{what} never came to pass: {said}"
+        assert statuses[what], f"{what} never came to pass: {statuses}"
 
 
 @pytest.mark.proof

@@ -1,5 +1,5 @@
-"""Secrets of a conversation on an agent server: kept encrypted, used by its commands, and shown by
-nothing."""
+"""Tests of the secrets of a conversation on an agent server: stored encrypted, used by its
+commands, and shown by nothing."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.slow
 
 
 def results(conversation: RemoteConversation) -> list[str]:
-    found = [e for e in conversation.get_history() if isinstance(e, ev.ToolCallFinished)]
-    return [event.result.text for event in found]
+    finished = [e for e in conversation.get_history() if isinstance(e, ev.ToolCallFinished)]
+    return [event.result.text for event in finished]
 
 
 def bytes_of(folder: Path) -> bytes:
@@ -47,13 +47,13 @@ def test_commands_on_the_server_use_them_and_no_byte_on_its_disk_has_them(
     tmp_path: Path, isolation: str
 ) -> None:
     lengths = ("terminal", {"command": 'printf %s "$TOKEN" | wc -c'})
-    shown = ("terminal", {"command": 'echo "$TOKEN" "$TOKEN" | tee /dev/null'})
+    print_call = ("terminal", {"command": 'echo "$TOKEN" "$TOKEN" | tee /dev/null'})
     with (
         Serving(tmp_path, isolation=isolation) as server,
         RemoteWorkspace(server.server.url, server.key) as space,
     ):
         secrets = {"TOKEN": Secret(lambda: VALUE, "reads repositories")}
-        agent = agent_of(space, lengths, shown, "One.", shown)
+        agent = agent_of(space, lengths, print_call, "One.", print_call)
         with RemoteConversation(agent, space, secrets=secrets, deltas=True) as conversation:
             conversation.send_message(f"Use {VALUE}.")
             conversation.run()
@@ -72,9 +72,9 @@ def test_commands_on_the_server_use_them_and_no_byte_on_its_disk_has_them(
             id = conversation.id
         with RemoteConversation(None, space, id) as again:
             assert VALUE not in str(again.get_history())
-    found = bytes_of(tmp_path)
-    assert VALUE.encode() not in found
-    assert VALUE[::-1].encode() not in found
+    stored = bytes_of(tmp_path)
+    assert VALUE.encode() not in stored
+    assert VALUE[::-1].encode() not in stored
 
 
 def test_a_parked_conversation_and_a_restarted_server_keep_them(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_replaced_value_is_masked_after_a_restart_and_in_a_fork(tmp_path: Path
     ):
         space.write_file("f", f"{VALUE} {VALUE[::-1]}")
         conversation.set_secrets({"TOKEN": VALUE[::-1]})
-        conversation.set_secrets({})  # none is left, and both are masked
+        conversation.set_secrets({})  # no secret is left, and both values are masked
         workspace = space.id
     with (
         Serving(tmp_path) as server,
@@ -125,16 +125,16 @@ def test_a_replaced_value_is_masked_after_a_restart_and_in_a_fork(tmp_path: Path
 
 
 def test_the_values_of_a_hundred_rotations_are_kept() -> None:
-    kept: dict[str, str] = {"secret_1": "key"}
+    stored: dict[str, str] = {"secret_1": "key"}
     for number in range(150):
-        kept = forms.with_own_secrets(
-            kept, {"A": Secret(f"value-{number:05d}"), "B": Secret(VALUE)}
+        stored = forms.with_own_secrets(
+            stored, {"A": Secret(f"value-{number:05d}"), "B": Secret(VALUE)}
         )
-    assert forms.agent_secrets(kept) == {"secret_1": "key"}
-    assert [value for _, value in forms.masked_secrets(kept)] == [
+    assert forms.agent_secrets(stored) == {"secret_1": "key"}
+    assert [value for _, value in forms.masked_secrets(stored)] == [
         f"value-{number:05d}" for number in range(49, 149)
     ]
-    assert {name: str(one.value) for name, one in forms.own_secrets(kept).items()} == {
+    assert {name: str(one.value) for name, one in forms.own_secrets(stored).items()} == {
         "A": "value-00149",
         "B": VALUE,
     }
@@ -234,7 +234,7 @@ def test_every_value_that_was_put_is_masked_though_many_were_put_at_once(
 ) -> None:
     values = [f"value-number-{number:04}" for number in range(12)]
 
-    def said(server: Serving) -> str:
+    def answer_of(server: Serving) -> str:
         reply = server.ask("POST", "/api/conversations/a/messages", {"text": " ".join(values)})
         assert reply.status == 202, reply
         events = server.ask("GET", "/api/conversations/a/events").json["events"]
@@ -254,10 +254,10 @@ def test_every_value_that_was_put_is_masked_though_many_were_put_at_once(
         for thread in threads:
             thread.join(60)
         assert replies == [200] * len(values)
-        assert [value for value in values if value in said(server)] == []
+        assert [value for value in values if value in answer_of(server)] == []
     with Serving(tmp_path, isolation=isolation) as server:
-        assert [value for value in values if value in said(server)] == []
-        assert said(server) == " ".join(["<secret:TOKEN>"] * len(values))
+        assert [value for value in values if value in answer_of(server)] == []
+        assert answer_of(server) == " ".join(["<secret:TOKEN>"] * len(values))
 
 
 def test_tools_and_secrets_that_are_put_at_once_are_both_kept(tmp_path: Path) -> None:

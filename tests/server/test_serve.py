@@ -1,4 +1,4 @@
-"""The web server's connections."""
+"""Tests of the web server's connections."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from tests.agent_servers import Serving
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what is written to it, and says when it was closed."""
+    """A transport that records the bytes written to it, and its end."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent: list[bytes] = []
+        self.writes: list[bytes] = []
 
     def write(self, data: Any) -> None:
-        self.sent.append(bytes(data))
+        self.writes.append(bytes(data))
 
     def close(self) -> None:
-        self.sent.append(b"closed")
+        self.writes.append(b"closed")
 
 
-def written(work: Any) -> list[bytes]:
+def writes_of(work: Any) -> list[bytes]:
     wire = Wire()
 
     async def main() -> None:
         work(serve._JoinedWrites(wire))
-        wire.sent.append(b"|")  # the end of this pass of the loop
+        wire.writes.append(b"|")  # the end of this pass of the loop
         await asyncio.sleep(0)
 
     asyncio.run(main())
-    return wire.sent
+    return wire.writes
 
 
 def test_what_is_written_in_one_pass_leaves_together() -> None:
@@ -50,7 +50,7 @@ def test_what_is_written_in_one_pass_leaves_together() -> None:
         for part in (b"head", b"", b"body"):
             joined.write(part)
 
-    assert written(work) == [b"|", b"headbody"]
+    assert writes_of(work) == [b"|", b"headbody"]
 
 
 def test_a_connection_is_closed_after_what_was_written() -> None:
@@ -58,7 +58,7 @@ def test_a_connection_is_closed_after_what_was_written() -> None:
         joined.write(b"all")
         joined.close()
 
-    assert written(work) == [b"all", b"closed", b"|"]
+    assert writes_of(work) == [b"all", b"closed", b"|"]
 
 
 def test_much_leaves_at_once_so_that_its_writer_can_be_made_to_wait() -> None:
@@ -68,13 +68,13 @@ def test_much_leaves_at_once_so_that_its_writer_can_be_made_to_wait() -> None:
         for part in (b"head", much, b"tail"):
             joined.write(part)
 
-    assert written(work) == [b"head" + much, b"|", b"tail"]
+    assert writes_of(work) == [b"head" + much, b"|", b"tail"]
 
 
 def test_the_size_of_a_head_has_a_limit_whatever_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # uvicorn would take httptools, which has no limit, where it is installed.
+    # uvicorn would use httptools, which has no limit, where it is installed.
     monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", None)
     with Serving(tmp_path) as server, MCPEndpoint(ToolManager()) as endpoint:
         other = urlsplit(endpoint.url)

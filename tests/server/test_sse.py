@@ -1,5 +1,5 @@
-"""The agent server's event streams: from any event on, each once and in order, whoever reads how
-slowly."""
+"""Tests of the agent server's event streams: from any event on, each once and in order, however
+slow the reader."""
 
 import json
 import socket
@@ -40,16 +40,16 @@ def test_a_stream_has_what_was_and_what_comes(server: Serving) -> None:
     send(server, path, "one", "two")
     stream = server.stream(path)
     assert stream.response.getheader("content-type") == "text/event-stream"
-    found = iter(stream)
-    first = next(found)
+    items = iter(stream)
+    first = next(items)
     assert first[0] == 1
     assert json.loads(first[2])["seq"] == 1
     assert json.loads(first[2])["type"] == first[1]
     last = server.ask("GET", path).json["lastSeq"]
-    rest = list(islice(found, last - 1))
+    rest = list(islice(items, last - 1))
     assert [id for id, _, _ in rest] == list(range(2, last + 1))
     send(server, path, "three")
-    assert next(found)[0] == last + 1
+    assert next(items)[0] == last + 1
 
 
 @pytest.mark.slow
@@ -74,20 +74,20 @@ def test_a_reader_that_comes_back_again_and_again_has_each_event_once_in_order(
     total = 60
     writer = threading.Thread(target=send, args=(server, path, *map(str, range(total))))
     writer.start()
-    found: list[int] = []
+    ids: list[int] = []
     texts: list[str] = []
     while len(texts) < total:
-        stream = server.stream(path, found[-1] if found else 0)
+        stream = server.stream(path, ids[-1] if ids else 0)
         for id, kind, data in islice((one for one in stream if one[0] is not None), 7):
             assert id is not None
-            found.append(id)
+            ids.append(id)
             if kind == "message":
                 texts.append(json.loads(data)["content"][0]["text"])
             if len(texts) == total:
                 break
         stream.close()
     writer.join()
-    assert found == list(range(1, len(found) + 1))
+    assert ids == list(range(1, len(ids) + 1))
     assert texts == [str(number) for number in range(total)]
 
 
@@ -131,7 +131,7 @@ def test_a_reader_that_left_is_noticed_and_nothing_of_it_is_kept(server: Serving
 
 @pytest.mark.slow
 def test_readers_that_take_nothing_hold_up_nobody(server: Serving) -> None:
-    """Their sockets are full; one that reads, and who writes, go on."""
+    """Check readers with full sockets: another reader, and the writer, go on."""
     path = server.make("c")
     text = "x" * 50_000
     stuck: list[socket.socket] = []
@@ -151,7 +151,7 @@ def test_readers_that_take_nothing_hold_up_nobody(server: Serving) -> None:
         last = server.ask("GET", path).json["lastSeq"]
         assert seqs(reader, last) == list(range(1, last + 1))
         assert server.ask("GET", "/health", key=None).status == 200
-        # One of them wakes up, and has everything.
+        # One of them reads again, and has everything.
         stuck[0].settimeout(30)
         raw = stuck[0].makefile("rb")
         ids: list[int] = []
@@ -210,15 +210,15 @@ def test_another_tenants_stream_is_none(server: Serving) -> None:
 def test_an_open_stream_keeps_its_client_alive(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
     monkeypatch.setattr(
-        server.host.claims, "seen", lambda tenant, client: seen.append((tenant, client))
+        server.host.claims, "seen", lambda tenant, client: calls.append((tenant, client))
     )
     server.app.service.ping = 1.1
     stream = server.stream(server.make("c"), **{"X-Holdfast-Client": "client-1"})
     assert next(iter(stream)) == (None, "", "ping")
-    until(lambda: len(seen) >= 2)
-    assert set(seen) == {("default", "client-1")}
+    until(lambda: len(calls) >= 2)
+    assert set(calls) == {("default", "client-1")}
 
 
 def test_events_have_ids_and_notes_have_none() -> None:
@@ -243,7 +243,7 @@ def test_a_key_that_was_taken_back_reads_no_more(
         key = server.keys.create("default", "lent")
         stream = iter(server.stream(path, key=key))
         next(stream)
-        (found,) = [one for one in server.keys.list() if one.label == "lent"]
-        server.keys.revoke(found.id)
+        (lent,) = [one for one in server.keys.list() if one.label == "lent"]
+        server.keys.revoke(lent.id)
         for _ in stream:  # ends
             pass

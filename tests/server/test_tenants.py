@@ -1,5 +1,5 @@
-"""One agent server, several tenants: another's key against every route, and what was planted looked
-for in everything that the server keeps."""
+"""Tests of one agent server with several tenants: another's key against every route, and a search
+for planted secrets in everything that the server stores."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ID, WORKSPACE, CALL, WORD = "planted-c0ffee", "planted-w0rk", "4.0", "xyzzy"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """The first tenant has a conversation with an offered and an asked call, a workspace and a
-    file; the second has one of its own."""
+    """Run a server whose first tenant has a conversation with an offered and an asked call, a
+    workspace and a file. The second has one of its own."""
     with Serving(tmp_path_factory.mktemp("server")) as running:
         assert running.ask("POST", "/api/workspaces", {"id": WORKSPACE}).status == 201
         assert (
@@ -75,33 +75,33 @@ class Route(NamedTuple):
 
 
 def routes(server: Serving) -> list[Route]:
-    """Every operation of the description, with a body that fits."""
+    """Return every operation of the description, with a body that fits."""
     document = server.ask("GET", "/openapi.json").json
-    found: list[Route] = []
+    all_routes: list[Route] = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             content = operation.get("requestBody", {}).get("content", {})
             example: Any = next((one["example"] for one in content.values()), None)
-            found.append(
+            all_routes.append(
                 Route(
                     method.upper(), path, example.encode() if isinstance(example, str) else example
                 )
             )
-    return found
+    return all_routes
 
 
 def webhook(server: Serving) -> str:
-    """The first tenant's."""
+    """Return the id of a webhook of the first tenant."""
     return server.ask("GET", "/api/webhooks").json["webhooks"][0]["id"]
 
 
 def percent(text: str) -> str:
-    """Every character as %XX."""
+    """Return the text with every character as %XX."""
     return "".join(f"%{ord(one):02X}" for one in text)
 
 
 def ways(id: str) -> dict[str, str]:
-    """An id as somebody may write it who wants another tenant's."""
+    """Return spellings of an id that might reach another tenant's object."""
     return {
         "plain": id,
         "percent": percent(id),
@@ -130,22 +130,23 @@ def ways(id: str) -> dict[str, str]:
 
 
 def bare(reply: Reply, *ids: str) -> str:
-    """All of an answer, in lower case, without what it repeats of the path that was asked for."""
-    found = json.dumps(reply.headers) + reply.body.decode("utf-8", "replace")
+    """Return the whole answer, in lower case, without the parts that it repeats of the requested
+    path."""
+    answer = json.dumps(reply.headers) + reply.body.decode("utf-8", "replace")
     for id in ids:
-        found = found.replace(json.dumps(id)[1:-1], "ID").replace(id, "ID")
-    return found.lower()
+        answer = answer.replace(json.dumps(id)[1:-1], "ID").replace(id, "ID")
+    return answer.lower()
 
 
 @pytest.mark.slow
 def test_no_route_lets_another_tenant_in(server: Serving) -> None:
     tried, hook = 0, webhook(server)
     for route in routes(server):
-        named = re.findall(r"\{(\w+)\}", route.path)
-        if not {"id", "workspace", "webhook"} & set(named):
+        parameters = re.findall(r"\{(\w+)\}", route.path)
+        if not {"id", "workspace", "webhook"} & set(parameters):
             continue
         for kind, of in (("id", ID), ("workspace", WORKSPACE), ("webhook", hook)):
-            if kind not in named:
+            if kind not in parameters:
                 continue
             for way, id in ways(of).items():
                 rest = {"call_id": CALL, "path": f"{WORD}.txt", "name": "read_file"}
@@ -161,7 +162,7 @@ def test_no_route_lets_another_tenant_in(server: Serving) -> None:
                     Idempotency_Key=f"{WORD}-once",
                 )
                 where = f"{route.method} {path} ({way}): {reply}"
-                # What is no id at all is said to be none; a path that is no route's may be one of
+                # An invalid id is said to be missing; a path that is not a route's may be one of
                 # another method's.
                 fits = re.fullmatch(r"[A-Za-z0-9._-]{1,128}", id) or way == "percent"
                 assert reply.status in ((403, 404) if fits else (400, 403, 404, 405, 422)), where
@@ -189,7 +190,7 @@ def test_what_is_anothers_is_answered_as_what_is_nowhere(server: Serving) -> Non
             kind, of, nowhere = "webhook", webhook(server), "wh-nothing"
         if f"{{{kind}}}" not in route.path:
             continue
-        found: list[tuple[int, str]] = []
+        answers: list[tuple[int, str]] = []
         for id in (of, nowhere):
             path = route.path.replace(f"{{{kind}}}", id).format(
                 call_id=CALL, path="a.txt", name="read_file"
@@ -197,8 +198,8 @@ def test_what_is_anothers_is_answered_as_what_is_nowhere(server: Serving) -> Non
             reply = server.ask(route.method, path, route.body, server.other, X_Holdfast_Client="c1")
             reply.headers.pop("date", None)
             reply.headers.pop("content-length", None)
-            found.append((reply.status, bare(reply, id)))
-        assert found[0] == found[1], route
+            answers.append((reply.status, bare(reply, id)))
+        assert answers[0] == answers[1], route
 
 
 def test_lists_metrics_and_what_is_made_tell_nothing_of_another(server: Serving) -> None:
@@ -220,7 +221,7 @@ def test_lists_metrics_and_what_is_made_tell_nothing_of_another(server: Serving)
         item["id"] for item in server.ask("GET", "/api/conversations", key=other).json["items"]
     ] == ["own"]
     agent = form_of(Agent(ScriptedLLM(["mine"]))).mapping
-    # The first tenant's workspace, also as a path to it, is none; and its ids and idempotency keys
+    # The first tenant's workspace, also as a path to it, is missing; and its ids and idempotency keys
     # are free.
     for workspace in (
         WORKSPACE,
@@ -240,15 +241,15 @@ def test_lists_metrics_and_what_is_made_tell_nothing_of_another(server: Serving)
                 == 422
             )
         assert server.ask("POST", "/api/workspaces", {"id": id}, other).status == 422
-    made = server.ask(
+    created = server.ask(
         "POST",
         "/api/conversations",
         {"id": ID, "agent": agent},
         other,
         Idempotency_Key=f"{WORD}-once",
     )
-    assert (made.status, made.json["id"], made.json["workspace"]) == (201, ID, "")
-    assert WORD not in bare(made)
+    assert (created.status, created.json["id"], created.json["workspace"]) == (201, ID, "")
+    assert WORD not in bare(created)
     mine = server.ask(
         "POST",
         "/api/webhooks",
@@ -295,7 +296,7 @@ def test_lists_metrics_and_what_is_made_tell_nothing_of_another(server: Serving)
     )
     assert reply.json["isError"]
     assert f"{WORD}\n" not in reply.body.decode()
-    # And the first tenant has what it had.
+    # The first tenant still has everything.
     assert server.ask("DELETE", f"/api/conversations/{ID}", key=other).status == 204
     assert server.ask("DELETE", f"/api/workspaces/{WORKSPACE}", key=other).status == 204
     assert server.ask("GET", f"/api/conversations/{ID}").json["status"] == "running"
@@ -305,16 +306,16 @@ def test_lists_metrics_and_what_is_made_tell_nothing_of_another(server: Serving)
     )
 
 
-# --- what was planted ---
+# --- planted secrets ---
 
 PROVIDER, MCP = "sk-planted-provider-90210abcdef", "planted-mcp-secret-31337abcdef"
 VARIABLE = "sk-planted-variable-777abcdef"
 
 
 def spellings(secret: str) -> list[bytes]:
-    """A secret as it may stand in a file: plain, as JSON in UTF-16, in hex, in base64 at any
+    """Return a secret as it may be in a file: plain, as JSON in UTF-16, in hex, in base64 at any
     offset."""
-    found = [
+    forms = [
         secret.encode(),
         secret.encode("utf-16-le"),
         secret.encode().hex().encode(),
@@ -322,36 +323,36 @@ def spellings(secret: str) -> list[bytes]:
     ]
     for offset in range(3):
         encoded = base64.b64encode(b"\0" * offset + secret.encode())
-        found.append(encoded[4 if offset else 0 : -4])
-    return found
+        forms.append(encoded[4 if offset else 0 : -4])
+    return forms
 
 
 def files_with(folder: Path, *secrets: str) -> list[str]:
-    """Files that have one of them."""
-    found: list[str] = []
+    """Return the files that have one of the secrets."""
+    paths: list[str] = []
     for path in folder.rglob("*"):
         if path.is_file():
             data = path.read_bytes()
-            found += [
+            paths += [
                 f"{path.relative_to(folder)}: {secret}"
                 for secret in secrets
                 for one in spellings(secret)
                 if one in data
             ]
-    return found
+    return paths
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and those that these did."""
-    found: list[int] = []
+    """Return the ids of all processes under a process."""
+    pids: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in path.read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
+            pids += [int(child), *descendants(int(child))]
+    return pids
 
 
 def shown_of(pid: int) -> bytes:
-    """What a process was started with, as others may see it."""
+    """Return the start arguments and environment of a process, as other processes may read them."""
     try:
         return (
             Path(f"/proc/{pid}/environ").read_bytes()
@@ -381,8 +382,8 @@ def test_what_was_planted_is_in_no_file_no_answer_and_no_child(
     ]
 
     def answer(request: Request) -> Any:
-        done = sum(message["role"] == "tool" for message in request.messages)
-        return calls(steps[done], prefix=f"c{done}") if done < len(steps) else text("Done.")
+        count = sum(message["role"] == "tool" for message in request.messages)
+        return calls(steps[count], prefix=f"c{count}") if count < len(steps) else text("Done.")
 
     environment = {"MCP_SECRET": MCP, "PYTHONPATH": str(REPO)}
     servers = {
@@ -496,16 +497,17 @@ def test_what_was_planted_is_in_no_file_no_answer_and_no_child(
                 children = descendants(server.pid)
                 assert children, "neither its MCP server nor a shell of it runs"
                 for pid in children:
-                    shown = shown_of(pid)
+                    visible = shown_of(pid)
+                    # whose secret it is
                     mine = (
-                        (*secrets[:1], *secrets[2:]) if b"tests.mcp_tools" in shown else secrets
-                    )  # whose secret it is
-                    assert not [secret for secret in mine if secret.encode() in shown], (
-                        f"{pid}: {shown!r}"
+                        (*secrets[:1], *secrets[2:]) if b"tests.mcp_tools" in visible else secrets
                     )
-                server.kill()  # nothing is put in order: write-ahead logs as they are
+                    assert not [secret for secret in mine if secret.encode() in visible], (
+                        f"{pid}: {visible!r}"
+                    )
+                server.kill()  # write-ahead logs stay as they are
                 assert files_with(home, *secrets) == []
-                server.start()  # and what was sealed is opened again
+                server.start()  # and the sealed values are opened again
                 conversation.send_message("again")
                 until(lambda: len(model.requests) >= 4)
                 assert model.requests[-1].headers["authorization"] == f"Bearer {PROVIDER}"

@@ -1,4 +1,4 @@
-"""Timers on an agent server: set over HTTP, fired for parked conversations, once."""
+"""Tests of timers on an agent server: set over HTTP, fired for parked conversations, once."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def host(tmp_path: Path, clock: Clock) -> Iterator[Host]:
-    with host_of(tmp_path, now=clock) as found:
-        yield found
+    with host_of(tmp_path, now=clock) as running:
+        yield running
 
 
 def create(host: Host, *script: Any, id: str = "a", **more: Any) -> None:
@@ -165,7 +165,7 @@ def test_a_server_that_died_after_the_ring_leaves_the_run_to_the_next(
         host.execute(T, "a", Schedule(TICK, "t", every=3600))
         park(host)
         clock.ahead = HOUR
-        host._scheduler.pool.close(1.0)  # nothing runs any more
+        host._scheduler.pool.close(1.0)  # no run is left
         host._scheduler._ring()
         assert not host.get(T, "a").open, "it is not opened for that"
         assert [one.text for one in events(host, ev.MessageAdded)] == ["tick"]
@@ -190,21 +190,21 @@ def test_a_conversation_in_a_process_of_its_own_runs_too(tmp_path: Path, clock: 
 
 
 def test_events_that_the_store_fires_reach_the_listeners(tmp_path: Path) -> None:
-    heard: list[tuple[str, list[str]]] = []
+    notices: list[tuple[str, list[str]]] = []
     with SQLiteStore(tmp_path / "store.db") as inner:
-        store = NotifyingStore(inner, lambda name, events: heard.append((name, kinds(events))))
+        store = NotifyingStore(inner, lambda name, events: notices.append((name, kinds(events))))
         at = datetime.now(UTC) + HOUR
         for id in ("a", "b"):
             with Conversation(Agent(ScriptedLLM([])), store, id) as conversation:
                 conversation.schedule("tick", at=at)
-        heard.clear()
+        notices.clear()
 
         def fire(resting: RestingConversation) -> Batch | None:
             return fire_resting(resting, random_id) if resting.id == "a" else None
 
         assert len(store.ring(at, fire=fire)) == 2
-        assert heard == [("a", ["timerFired", "message", "status"])]
-        assert kinds(store.read("a"))[-3:] == heard[0][1]
+        assert notices == [("a", ["timerFired", "message", "status"])]
+        assert kinds(store.read("a"))[-3:] == notices[0][1]
         assert store.list(waiting=True)[0].id == "b"
 
 
@@ -246,11 +246,11 @@ def test_commands_of_timers_are_refused_as_in_a_conversation(host: Host) -> None
 
 @pytest.fixture
 def server(tmp_path: Path, clock: Clock) -> Iterator[Serving]:
-    with Serving(tmp_path, now=clock) as found:
+    with Serving(tmp_path, now=clock) as serving:
         agent = form_of(Agent(ScriptedLLM(["one", "two"])))
-        created = found.ask("POST", "/api/conversations", {"id": "a", "agent": agent.mapping})
+        created = serving.ask("POST", "/api/conversations", {"id": "a", "agent": agent.mapping})
         assert created.status == 201
-        yield found
+        yield serving
 
 
 def listed(server: Serving) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""Tools that the agent server has never heard of, in every way of declaring them: a server process,
-and client programs in processes of their own."""
+"""Tests of tools that the agent server does not know, in every way of declaring them: a server
+process, and client programs in processes of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import until
 
 FINISHED = ConversationStatus.FINISHED
 
-# What client and server both can import; what a call returns tells which process ran it.
+# A module that client and server can both import; the result of a call tells which process ran it.
 MODULES = {
     "hf_kinds": (
         """
@@ -146,7 +146,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[
 
 
 def client(server: ServeProcess, library: Path, source: str) -> dict[str, Any]:
-    """What a program in a process of its own printed at last."""
+    """Run a program in a process of its own, and return the last line of its output."""
     program = HEAD.format(library=str(library), url=server.url, key=KEY) + source
     ended = forks.run(
         [sys.executable, "-c", program],
@@ -164,7 +164,7 @@ def client(server: ServeProcess, library: Path, source: str) -> dict[str, Any]:
 def test_each_tool_that_a_module_declares_runs_on_the_server(
     server: ServeProcess, library: Path
 ) -> None:
-    found = client(
+    report = client(
         server,
         library,
         """
@@ -175,18 +175,18 @@ calls = [(name, {"a": 1}) for name in ("decorated", "awaited", "with_context", "
 play([*calls, ("of_model", {"place": {"city": "Ghent"}})], tools)
 """,
     )
-    assert (found["status"], found["warnings"]) == ("finished", [])
-    assert set(found["runners"].values()) == {""}
-    results = found["results"]
+    assert (report["status"], report["warnings"]) == ("finished", [])
+    assert set(report["runners"].values()) == {""}
+    results = report["results"]
     pids = {name: int(text.split()[-1]) for name, text in results.items()}
     assert set(pids.values()) - {pids["isolated"]} == {server.pid}
-    assert pids["isolated"] not in (server.pid, found["pid"])
+    assert pids["isolated"] not in (server.pid, report["pid"])
     assert {
         name: text.rsplit(" ", 1)[0] for name, text in results.items() if name != "isolated"
     } == {
         "decorated": "decorated 1",
         "awaited": "awaited 1",
-        "with_context": f"with_context 1 {found['id']}",
+        "with_context": f"with_context 1 {report['id']}",
         "made": "made 1",
         "subclassed": "subclassed 1",
         "of_model": "of_model Ghent 0",
@@ -197,7 +197,7 @@ play([*calls, ("of_model", {"place": {"city": "Ghent"}})], tools)
 def test_tools_of_the_program_itself_run_in_the_program(
     server: ServeProcess, library: Path
 ) -> None:
-    found = client(
+    report = client(
         server,
         library,
         """
@@ -250,10 +250,10 @@ names = ("plain", "decorated", "awaited", "with_context", "closure", "bound", "m
 play([*[(name, {"a": 1}) for name in names], ("of_model", {"place": {"city": "Ghent"}})], tools)
 """,
     )
-    assert (found["status"], found["warnings"]) == ("finished", [])
-    assert set(found["runners"].values()) == {found["client"]}
-    assert {int(text.split()[-1]) for text in found["results"].values()} == {found["pid"]}
-    assert {text.split()[0] for text in found["results"].values()} == set(found["results"])
+    assert (report["status"], report["warnings"]) == ("finished", [])
+    assert set(report["runners"].values()) == {report["client"]}
+    assert {int(text.split()[-1]) for text in report["results"].values()} == {report["pid"]}
+    assert {text.split()[0] for text in report["results"].values()} == set(report["results"])
 
 
 @pytest.mark.slow
@@ -277,8 +277,8 @@ conversation.close()
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    said = ended.stdout.splitlines()
-    assert said[:3] == ["Planned. ()", "toolCallStarted ", "toolResult Plan (0 of 2 steps done):"]
+    lines = ended.stdout.splitlines()
+    assert lines[:3] == ["Planned. ()", "toolCallStarted ", "toolResult Plan (0 of 2 steps done):"]
 
 
 @pytest.mark.slow
@@ -305,11 +305,11 @@ def test_two_clients_with_tools_of_one_name_do_not_meet(
     ]
     ended = [program.communicate(timeout=60) for program in programs]
     assert [program.returncode for program in programs] == [0, 0, 0], ended
-    found = [json.loads(out.splitlines()[-1]) for out, _ in ended]
-    assert [one["results"]["who"] for one in found] == [
+    reports = [json.loads(out.splitlines()[-1]) for out, _ in ended]
+    assert [one["results"]["who"] for one in reports] == [
         f"one {server.pid}",
         f"two {server.pid}",
-        f"mine {found[2]['pid']}",
+        f"mine {reports[2]['pid']}",
     ]
 
 
@@ -320,13 +320,13 @@ def test_a_schema_that_differs_is_told_in_the_answer_and_in_the_log(
     (tmp_path / "hf_skewed.py").write_text(
         "from holdfast import tool\n@tool\ndef skewed(a: int) -> str:\n    return 'the client'\n"
     )
-    found = client(
+    report = client(
         server, tmp_path, "import hf_skewed\nplay([('skewed', {'a': 'x'})], [hf_skewed.skewed])"
     )
-    (warning,) = found["warnings"]
+    (warning,) = report["warnings"]
     assert "its schema differs from the one that the client declared" in warning
     assert 'properties.a.type was declared as "integer" and is "string"' in warning
-    assert found["results"]["skewed"] == "the server's x"
+    assert report["results"]["skewed"] == "the server's x"
     assert warning in server.output()
 
 
@@ -363,14 +363,14 @@ def test_a_module_that_may_not_be_imported_is_not(
         "tool_module_qualnames": {form["name"]: form["module"] for form in forms},
         "client_tools": lets,
     }
-    for given in (body, {**body, "tools": forms, "tool_module_qualnames": {}}):
-        reply = server.ask("POST", "/api/conversations", given)
+    for creation in (body, {**body, "tools": forms, "tool_module_qualnames": {}}):
+        reply = server.ask("POST", "/api/conversations", creation)
         assert reply.status == 201, reply
         standings = reply.json["tools"]
         assert {one["executor"] for one in standings} == {"client" if lets else "unavailable"}
-        named = [one for one, module in zip(standings, REFUSED, strict=True) if module or not lets]
-        assert all(one["warning"] for one in named)
-        assert len(reply.json["warnings"]) == len(named)
+        warned = [one for one, module in zip(standings, REFUSED, strict=True) if module or not lets]
+        assert all(one["warning"] for one in warned)
+        assert len(reply.json["warnings"]) == len(warned)
         log = server.output()[before:]
         assert all(warning in log for warning in reply.json["warnings"])
         if not lets:  # only a call of them fails, with the reason
@@ -394,16 +394,16 @@ def test_a_module_that_may_not_be_imported_is_not(
 def test_an_agent_that_forbids_client_tools_has_those_of_its_modules(
     server: ServeProcess, library: Path
 ) -> None:
-    found = client(
+    report = client(
         server,
         library,
         "import hf_one\ndef mine() -> str:\n    return 'mine'\nplay([('who', {}), ('mine', {})],"
         " [hf_one.who, mine], client_tools=False)",
     )
-    assert found["status"] == "finished"
-    assert found["results"]["who"] == f"one {server.pid}"
-    assert "does not let clients run tools" in found["results"]["mine"]
-    assert len(found["warnings"]) == 1
+    assert report["status"] == "finished"
+    assert report["results"]["who"] == f"one {server.pid}"
+    assert "does not let clients run tools" in report["results"]["mine"]
+    assert len(report["warnings"]) == 1
 
 
 def test_tools_come_and_go_in_the_middle_of_a_conversation(
@@ -434,16 +434,16 @@ def test_tools_come_and_go_in_the_middle_of_a_conversation(
             agent.tools.unregister("who")
             conversation.send_message("three")
             assert conversation.wait(30) is FINISHED
-            found = {
+            by_call = {
                 event.call_id: event.result
                 for event in conversation.get_history()
                 if isinstance(event, ev.ToolCallFinished)
             }
             results = [
-                found[one]
-                for one in sorted(found, key=lambda one: [int(part) for part in one.split(".")])
+                by_call[one]
+                for one in sorted(by_call, key=lambda one: [int(part) for part in one.split(".")])
             ]
-            told = [
+            offers = [
                 [tool.name for tool in event.tools]
                 for event in conversation.get_history()
                 if isinstance(event, ev.AgentConfigured)
@@ -460,7 +460,11 @@ def test_tools_come_and_go_in_the_middle_of_a_conversation(
     assert results[3].is_error
     assert "who" in results[3].text
     assert results[4].text == f"late {server.pid}"
-    assert [sorted(names) for names in told] == [["who"], ["late", "mine", "who"], ["late", "mine"]]
+    assert [sorted(names) for names in offers] == [
+        ["who"],
+        ["late", "mine", "who"],
+        ["late", "mine"],
+    ]
 
 
 @pytest.mark.slow
@@ -495,7 +499,7 @@ def test_after_a_restart_the_modules_are_imported_again(tmp_path: Path) -> None:
         ]
         assert results == [str(first), str(server.pid)]
         assert imports.read_text().split() == results
-        # The module is gone at the next start: its tool says so, and nothing else is harmed.
+        # The module does not exist at the next start: its tool says so, and nothing else is harmed.
         server.end()
         for path in (tmp_path / "lib").rglob("hf_counted*"):
             path.unlink()

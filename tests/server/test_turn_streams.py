@@ -1,4 +1,4 @@
-"""Clients that are gone before the stream of their turn begins."""
+"""Tests of clients that leave before the stream of their turn begins."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.waiting import until
 def test_a_client_that_leaves_before_its_stream_begins_waits_no_more(
     path: str, body: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As while the head of the answer waits for a client that reads nothing. The run is
-    interrupted: nobody is there to read the answer."""
+    """Check the end of the wait while the head of the answer waits for a client that reads nothing.
+    The run is interrupted, since nobody is there to read the answer."""
     stalled, over = threading.Event(), threading.Event()
 
     async def send(self: Any, message: Any) -> None:

@@ -1,5 +1,5 @@
-"""Webhooks: what a receiver on a real socket is sent, when it fails, is slow, is away, and when the
-server is killed in the middle of it."""
+"""Tests of webhooks: deliveries to a receiver on a real socket that fails, is slow or is away, and
+a server that is killed during a delivery."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def server(tmp_path: Path) -> Iterator[Serving]:
 
 
 def hook(server: Serving, url: str, key: str = "", **more: Any) -> dict[str, Any]:
-    """A new webhook."""
+    """Make a new webhook, and return it."""
     reply = server.ask("POST", "/api/webhooks", {"url": url, **more}, key)
     assert reply.status == 201, reply
     return reply.json
 
 
 def talk(server: Serving, id: str, answers: int = 1, key: str = "") -> str:
-    """A conversation that has come to rest; its path."""
+    """Make a conversation that has come to rest, and return its path."""
     path = server.make(id, ["hello"] * 10, key)
     say(server, path, answers, key)
     return path
@@ -74,7 +74,7 @@ def journal(server: Serving | ServeProcess, id: str) -> list[dict[str, Any]]:
 
 
 def messages(count: int, size: int = 10) -> list[ev.MessageAdded]:
-    """The events of a journal."""
+    """Return the events of a journal."""
     now = dt.datetime.now(dt.UTC)
     return [
         ev.MessageAdded(
@@ -84,20 +84,20 @@ def messages(count: int, size: int = 10) -> list[ev.MessageAdded]:
     ]
 
 
-# --- what is sent ---
+# --- deliveries ---
 
 
 @pytest.mark.slow
 def test_every_event_of_the_journal_is_sent_in_order_and_signed(server: Serving) -> None:
     with Receiver() as receiver:
-        made = hook(server, receiver.url)
+        webhook = hook(server, receiver.url)
         talk(server, "c", 3)
         events = journal(server, "c")
         receiver.until(lambda: len(receiver.deliveries) >= len(events))
     assert [one.json["data"]["event"] for one in receiver.deliveries] == events
     assert len({one.id for one in receiver.deliveries}) == len(events)
     for one in receiver.deliveries:
-        received = verify(one.body, one.headers, made["secret"])
+        received = verify(one.body, one.headers, webhook["secret"])
         assert (received.id, received.conversation_id, received.seq) == (one.id, "c", one.seq)
         assert received.event is not None
         assert received.event.seq == one.seq
@@ -107,25 +107,25 @@ def test_every_event_of_the_journal_is_sent_in_order_and_signed(server: Serving)
 @pytest.mark.slow
 def test_a_signature_is_that_of_the_specification(server: Serving) -> None:
     with Receiver() as receiver:
-        made = hook(server, receiver.url)
+        webhook = hook(server, receiver.url)
         talk(server, "c")
         receiver.until(lambda: len(receiver.deliveries) >= 3)
-    key = base64.b64decode(made["secret"].removeprefix("whsec_"))
+    key = base64.b64decode(webhook["secret"].removeprefix("whsec_"))
     for one in receiver.deliveries:
         signed = f"{one.id}.{one.headers['webhook-timestamp']}.".encode() + one.body
-        wanted = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-        assert one.headers["webhook-signature"] == f"v1,{wanted}"
+        expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+        assert one.headers["webhook-signature"] == f"v1,{expected}"
         assert abs(int(one.headers["webhook-timestamp"]) - one.at) < 60
 
 
 def test_the_reference_library_takes_what_is_sent(server: Serving) -> None:
     reference = pytest.importorskip("standardwebhooks", reason="standardwebhooks is not installed")
     with Receiver() as receiver:
-        made = hook(server, receiver.url)
+        webhook = hook(server, receiver.url)
         talk(server, "c")
         receiver.until(lambda: len(receiver.deliveries) >= 3)
     for one in receiver.deliveries:
-        assert reference.Webhook(made["secret"]).verify(one.body, one.headers) == one.json
+        assert reference.Webhook(webhook["secret"]).verify(one.body, one.headers) == one.json
         with pytest.raises(reference.WebhookVerificationError):
             reference.Webhook(new_secret()).verify(one.body, one.headers)
 
@@ -143,12 +143,12 @@ def test_only_the_wanted_events_are_sent(server: Serving) -> None:
         talk(server, "c", 2)
         say(server, "/api/conversations/own")
         receiver.until(lambda: len(receiver.deliveries) >= 2 + 4 + 2 + 1)
-        found = [(one.path, one.conversation, one.json["type"]) for one in receiver.deliveries]
-        assert [kind for path, id, kind in found if (path, id) == ("/hook/some", "c")] == [
+        kinds_sent = [(one.path, one.conversation, one.json["type"]) for one in receiver.deliveries]
+        assert [kind for path, id, kind in kinds_sent if (path, id) == ("/hook/some", "c")] == [
             "assistant",
             "status",
         ] * 2
-        assert [(id, kind) for path, id, kind in found if path == "/hook/one"] == [
+        assert [(id, kind) for path, id, kind in kinds_sent if path == "/hook/one"] == [
             ("own", "assistant")
         ]
     reply = server.ask("POST", "/api/webhooks", {"url": receiver.url, "events": ["nonsense"]})
@@ -162,18 +162,18 @@ def test_a_large_event_is_sent_as_its_head_with_a_link_to_it(tmp_path: Path) -> 
         Serving(tmp_path, sending=Sending(allow=("127.0.0.1",), largest=1000)) as server,
         Receiver() as receiver,
     ):
-        made = hook(server, receiver.url, events=["message"])
+        webhook = hook(server, receiver.url, events=["message"])
         path = server.make("c")
         say_long = server.ask("POST", f"{path}/messages", {"text": "x" * 2000})
         assert say_long.status == 202
         receiver.until(lambda: len(receiver.deliveries) >= 1)
-        sent = receiver.deliveries[0]
-        assert len(sent.body) < 1000
-        received = verify(sent.body, sent.headers, made["secret"])
+        delivery = receiver.deliveries[0]
+        assert len(delivery.body) < 1000
+        received = verify(delivery.body, delivery.headers, webhook["secret"])
         assert (received.event, received.type) == (None, "message")
         (event,) = server.ask("GET", received.link).json["events"]
         assert event["content"][0]["text"] == "x" * 2000
-        assert sent.json["data"]["size"] > 2000
+        assert delivery.json["data"]["size"] > 2000
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ def test_what_a_worker_process_appends_is_sent(tmp_path: Path, isolation: Any) -
         assert [one.json["data"]["event"] for one in receiver.deliveries] == events
 
 
-# --- when it does not go well ---
+# --- failures ---
 
 
 @pytest.mark.slow
@@ -267,33 +267,33 @@ def test_the_order_of_each_conversation_holds_whatever_fails(server: Serving) ->
 @pytest.mark.slow
 def test_what_happens_while_the_receiver_is_away_is_sent_when_it_is_back(server: Serving) -> None:
     with Receiver() as receiver:
-        made = hook(server, receiver.url)
+        webhook = hook(server, receiver.url)
     talk(server, "c", 3)
-    until(lambda: server.ask("GET", f"/api/webhooks/{made['id']}").json["error"] != "")
-    shown = server.ask("GET", f"/api/webhooks/{made['id']}").json
-    assert "No connection" in shown["error"]
-    assert shown["failing"] == 1
+    until(lambda: server.ask("GET", f"/api/webhooks/{webhook['id']}").json["error"] != "")
+    status = server.ask("GET", f"/api/webhooks/{webhook['id']}").json
+    assert "No connection" in status["error"]
+    assert status["failing"] == 1
     with Receiver(port=receiver.port) as back:
         events = journal(server, "c")
         back.until(lambda: len(back.deliveries) >= len(events))
         assert [one.json["data"]["event"] for one in back.deliveries] == events
-    until(lambda: server.ask("GET", f"/api/webhooks/{made['id']}").json["failing"] == 0)
-    assert server.ask("GET", f"/api/webhooks/{made['id']}").json["error"] == ""
+    until(lambda: server.ask("GET", f"/api/webhooks/{webhook['id']}").json["failing"] == 0)
+    assert server.ask("GET", f"/api/webhooks/{webhook['id']}").json["error"] == ""
 
 
 @pytest.mark.slow
 def test_a_slow_receiver_holds_up_nobody_else(server: Serving) -> None:
     free = threading.Event()
 
-    def slow(sent: Delivery) -> int:
-        if sent.path == "/hook/slow":
+    def slow(delivery: Delivery) -> int:
+        if delivery.path == "/hook/slow":
             free.wait(90)
         return 204
 
     with Receiver(slow) as receiver:
         hook(server, f"{receiver.url}/slow")
         for number in range(6):
-            talk(server, f"s{number}")  # more than it is told of at once
+            talk(server, f"s{number}")  # more than the sender reads at once
         hook(server, f"{receiver.url}/quick", server.other)
         hook(server, f"{receiver.url}/quick2")
         talk(server, "c", key=server.other)
@@ -320,15 +320,17 @@ def test_a_slow_receiver_holds_up_nobody_else(server: Serving) -> None:
 
 @pytest.mark.slow
 def test_one_conversation_that_is_not_taken_holds_up_no_other(server: Serving) -> None:
-    with Receiver(lambda sent: 500 if sent.conversation == "bad" else 204) as receiver:
-        made = hook(server, receiver.url)
+    with Receiver(lambda request: 500 if request.conversation == "bad" else 204) as receiver:
+        webhook = hook(server, receiver.url)
         talk(server, "bad")
         talk(server, "good")
         receiver.until(
             lambda: any(one.json["type"] == "assistant" for one in receiver.accepted("good"))
         )
         assert {one.seq for one in receiver.deliveries if one.conversation == "bad"} == {1}
-        (delivery,) = server.ask("GET", f"/api/webhooks/{made['id']}/deliveries").json["deliveries"]
+        (delivery,) = server.ask("GET", f"/api/webhooks/{webhook['id']}/deliveries").json[
+            "deliveries"
+        ]
         assert (delivery["conversationId"], delivery["afterSeq"], delivery["error"]) == (
             "bad",
             0,
@@ -350,7 +352,7 @@ def test_a_thousand_events_are_caught_up_with(server: Serving) -> None:
 @pytest.mark.slow
 def test_retry_after_is_obeyed(server: Serving) -> None:
     with Receiver() as receiver:
-        receiver.answer = lambda sent: (
+        receiver.answer = lambda request: (
             (503, {"Retry-After": "1"}) if not receiver.deliveries else 204
         )
         hook(server, receiver.url)
@@ -363,16 +365,16 @@ def test_retry_after_is_obeyed(server: Serving) -> None:
 @pytest.mark.slow
 def test_a_receiver_that_answers_410_is_left_alone_until_it_is_enabled(server: Serving) -> None:
     with Receiver(lambda _: 410) as receiver:
-        made = hook(server, receiver.url)
-        path = f"/api/webhooks/{made['id']}"
+        webhook = hook(server, receiver.url)
+        path = f"/api/webhooks/{webhook['id']}"
         talk(server, "c")
         until(lambda: server.ask("GET", path).json["state"] == "gone")
         talk(server, "d")
         assert len(receiver.deliveries) == 1
         receiver.answer = lambda _: 204
         assert server.ask("PUT", path, {"enabled": True}).json["state"] == "active"
-        wanted = len(journal(server, "c")) + len(journal(server, "d"))
-        receiver.until(lambda: len(receiver.accepted()) >= wanted)
+        count = len(journal(server, "c")) + len(journal(server, "d"))
+        receiver.until(lambda: len(receiver.accepted()) >= count)
         for id in ("c", "d"):
             assert [one.json["data"]["event"] for one in receiver.accepted(id)] == journal(
                 server, id
@@ -406,16 +408,16 @@ def test_a_disabled_webhook_goes_on_where_it_was(server: Serving) -> None:
 @pytest.mark.slow
 def test_no_redirect_is_followed(server: Serving) -> None:
     with Receiver() as receiver:
-        receiver.answer = lambda sent: (
+        receiver.answer = lambda request: (
             (307, {"Location": f"{receiver.url}/elsewhere"})
             if len(receiver.deliveries) < 3
             else 204
         )
-        made = hook(server, receiver.url)
+        webhook = hook(server, receiver.url)
         talk(server, "c")
         receiver.until(lambda: len(receiver.accepted()) >= 1)
         assert {one.path for one in receiver.deliveries} == {"/hook"}
-        assert made["error"] == ""
+        assert webhook["error"] == ""
 
 
 @pytest.mark.slow
@@ -445,13 +447,13 @@ def test_what_is_given_up_is_shown_and_sent_again_when_it_is_asked_for(tmp_path:
         assert [one.seq for one in receiver.accepted()] == list(
             range(len(events) + 1, len(whole) + 1)
         )
-        lost = {one.seq: one.id for one in receiver.deliveries if one.status == 500}
+        failed = {one.seq: one.id for one in receiver.deliveries if one.status == 500}
         came = len(receiver.accepted())
         assert server.ask("POST", f"{path}/redeliver", {}).json == {"dead": len(events)}
         receiver.until(lambda: len(receiver.accepted()) >= came + len(whole))
         again = receiver.accepted()[came:]
         assert [one.json["data"]["event"] for one in again] == whole
-        assert {one.seq: one.id for one in again if one.seq in lost} == lost, (
+        assert {one.seq: one.id for one in again if one.seq in failed} == failed, (
             "the same event came under another id"
         )
         until(lambda: server.ask("GET", path).json["dead"] == 0)
@@ -483,8 +485,8 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
         Receiver(answer) as receiver,
         ServeProcess(tmp_path, "--webhook-allow", "127.0.0.1") as server,
     ):
-        made = server.ask("POST", "/api/webhooks", {"url": receiver.url})
-        assert made.status == 201, made
+        created = server.ask("POST", "/api/webhooks", {"url": receiver.url})
+        assert created.status == 201, created
         for id in ids:
             assert server.ask("POST", "/api/conversations", {"id": id, "agent": form}).status == 201
             assert server.ask("POST", f"/api/conversations/{id}/start").status == 200
@@ -508,9 +510,9 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
             seconds=60,
         )
         events = {id: journal(server, id) for id in ids}
-        wanted = sum(map(len, events.values()))
+        count = sum(map(len, events.values()))
         receiver.until(
-            lambda: len({one.id for one in receiver.deliveries if one.status == 204}) >= wanted
+            lambda: len({one.id for one in receiver.deliveries if one.status == 204}) >= count
         )
         for id, those in events.items():
             assert [one.json["data"]["event"] for one in receiver.first(id)] == those, (
@@ -519,9 +521,9 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
         assert (
             len({(one.conversation, one.seq) for one in receiver.deliveries})
             == len({one.id for one in receiver.deliveries})
-            == wanted
+            == count
         )
-        secret = made.json["secret"]
+        secret = created.json["secret"]
         assert all(
             verify(one.body, one.headers, secret).id == one.id for one in receiver.deliveries
         )
@@ -532,16 +534,16 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
 
 @pytest.mark.slow
 def test_no_secret_is_in_a_file_a_log_or_a_later_answer(tmp_path: Path) -> None:
-    given, token = new_secret(), "token-0123456789abcdef"
+    secret, token = new_secret(), "token-0123456789abcdef"
     with Receiver(lambda _: 500) as receiver:
         options = ("--webhook-allow", "127.0.0.1", "--access-log")
         with ServeProcess(tmp_path, *options, env={"HOLDFAST_DEBUG": "1"}) as server:
-            body = {"url": f"{receiver.url}?token={token}", "secret": given}
-            made = server.ask("POST", "/api/webhooks", body).json
-            path = f"/api/webhooks/{made['id']}"
+            body = {"url": f"{receiver.url}?token={token}", "secret": secret}
+            webhook = server.ask("POST", "/api/webhooks", body).json
+            path = f"/api/webhooks/{webhook['id']}"
             other = server.ask("POST", f"{path}/secret", {}).json["secret"]
             server.ask("POST", "/api/webhooks", {**body, "url": f"{receiver.url}?token={token} "})
-            server.ask("POST", "/api/webhooks", {**body, "secret": given[:-6] + "!"})
+            server.ask("POST", "/api/webhooks", {**body, "secret": secret[:-6] + "!"})
             form = form_of(Agent(ScriptedLLM(["hello"]))).mapping
             assert (
                 server.ask("POST", "/api/conversations", {"id": "c", "agent": form}).status == 201
@@ -549,12 +551,12 @@ def test_no_secret_is_in_a_file_a_log_or_a_later_answer(tmp_path: Path) -> None:
             assert server.ask("POST", "/api/conversations/c/messages", {"text": "go"}).status == 202
             receiver.until(lambda: len(receiver.deliveries) >= 2)
             for place in ("/api/webhooks", path, f"{path}/deliveries", "/metrics", "/openapi.json"):
-                found = server.ask("GET", place).body.decode()
-                assert given not in found, place
-                assert other not in found, place
+                body_text = server.ask("GET", place).body.decode()
+                assert secret not in body_text, place
+                assert other not in body_text, place
             server.kill()
         assert (
-            files_with(tmp_path, given.removeprefix("whsec_"), other.removeprefix("whsec_"), token)
+            files_with(tmp_path, secret.removeprefix("whsec_"), other.removeprefix("whsec_"), token)
             == []
         )
 
@@ -564,11 +566,11 @@ def test_a_deleted_conversation_takes_what_was_its_own_along(server: Serving) ->
     with Receiver() as receiver:
         hook(server, f"{receiver.url}/all")
         talk(server, "c")
-        made = hook(server, f"{receiver.url}/one", conversationId="c")
+        webhook = hook(server, f"{receiver.url}/one", conversationId="c")
         receiver.until(lambda: len(receiver.deliveries) >= len(journal(server, "c")))
         first = {one.id for one in receiver.deliveries}
         assert server.ask("DELETE", "/api/conversations/c").status == 204
-        assert server.ask("GET", f"/api/webhooks/{made['id']}").status == 404
+        assert server.ask("GET", f"/api/webhooks/{webhook['id']}").status == 404
         came = len(receiver.deliveries)
         talk(server, "c")
         events = journal(server, "c")
@@ -601,25 +603,25 @@ def test_a_closed_server_leaves_no_thread_and_no_connection(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_while_a_secret_is_replaced_both_verify(server: Serving) -> None:
     with Receiver() as receiver:
-        made = hook(server, receiver.url, secret=new_secret())
-        path = f"/api/webhooks/{made['id']}"
-        changed = server.ask("POST", f"{path}/secret", {"overlap": 3600}).json
-        assert changed["secret"] != made["secret"]
-        assert changed["oldSecretUntil"] is not None
+        webhook = hook(server, receiver.url, secret=new_secret())
+        path = f"/api/webhooks/{webhook['id']}"
+        renewed = server.ask("POST", f"{path}/secret", {"overlap": 3600}).json
+        assert renewed["secret"] != webhook["secret"]
+        assert renewed["oldSecretUntil"] is not None
         c = talk(server, "c")
         receiver.until(lambda: len(receiver.deliveries) >= 1)
-        sent = receiver.deliveries[0]
-        assert len(sent.headers["webhook-signature"].split(" ")) == 2
-        for secret in (made["secret"], changed["secret"], [new_secret(), made["secret"]]):
-            assert verify(sent.body, sent.headers, secret).id == sent.id
+        delivery = receiver.deliveries[0]
+        assert len(delivery.headers["webhook-signature"].split(" ")) == 2
+        for secret in (webhook["secret"], renewed["secret"], [new_secret(), webhook["secret"]]):
+            assert verify(delivery.body, delivery.headers, secret).id == delivery.id
         last = server.ask("POST", f"{path}/secret", {"overlap": 0}).json
         came = len(journal(server, "c"))
         say(server, c)
         receiver.until(lambda: any(one.seq > came for one in receiver.deliveries))
-        sent = receiver.deliveries[-1]
-        assert verify(sent.body, sent.headers, last["secret"])
+        delivery = receiver.deliveries[-1]
+        assert verify(delivery.body, delivery.headers, last["secret"])
         with pytest.raises(SignatureInvalid):
-            verify(sent.body, sent.headers, changed["secret"])
+            verify(delivery.body, delivery.headers, renewed["secret"])
 
 
 @pytest.mark.slow
@@ -643,10 +645,10 @@ def test_a_webhook_is_made_once_for_a_key(server: Serving) -> None:
     assert server.ask("GET", "/api/webhooks").json["webhooks"] == []
 
 
-def signed(secret: str, now: float, **changed: str) -> tuple[bytes, dict[str, str]]:
+def signed(secret: str, now: float, **headers: str) -> tuple[bytes, dict[str, str]]:
     event = ev.StatusChanged(seq=1, id="a", timestamp=dt.datetime.now(dt.UTC), status="finished")
     body = webhooks.body_of("c", event, 1000)
-    return body, {**webhooks.headers_of("msg_1", body, [secret], now), **changed}
+    return body, {**webhooks.headers_of("msg_1", body, [secret], now), **headers}
 
 
 @pytest.mark.parametrize(
@@ -680,7 +682,7 @@ def test_what_is_old_or_from_the_future_is_not_taken() -> None:
         verify(body, headers, "short")
 
 
-# --- where it may send ---
+# --- allowed destinations ---
 
 
 @pytest.mark.parametrize(
@@ -773,9 +775,9 @@ def test_what_the_operator_allows_is_taken() -> None:
 
 
 def looked_up(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Have names in .test lead to these, one answer after the other; returns the names that were
-    looked up."""
-    real, asked, coming = (
+    """Make names in .test lead to these addresses, one answer after the other. Returns the list of
+    names that were resolved."""
+    real, names, coming = (
         socket.getaddrinfo,
         [],
         itertools.chain(answers, itertools.repeat(answers[-1])),
@@ -783,7 +785,7 @@ def looked_up(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
 
     def getaddrinfo(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(host, str) and host.endswith(".test"):
-            asked.append(host)
+            names.append(host)
             return [
                 (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
                 for address in next(coming)
@@ -791,7 +793,7 @@ def looked_up(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
         return real(host, port, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    return asked
+    return names
 
 
 @pytest.mark.slow
@@ -799,14 +801,15 @@ def test_a_name_that_leads_to_a_private_address_is_refused_when_it_does(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up(monkeypatch, ["93.184.216.34", "10.0.0.1"])
-    made = hook(server, "https://hooks.test/a")
+    webhook = hook(server, "https://hooks.test/a")
     talk(server, "c")
-    until(lambda: server.ask("GET", f"/api/webhooks/{made['id']}").json["error"] != "")
-    assert "not public" in server.ask("GET", f"/api/webhooks/{made['id']}").json["error"]
+    until(lambda: server.ask("GET", f"/api/webhooks/{webhook['id']}").json["error"] != "")
+    assert "not public" in server.ask("GET", f"/api/webhooks/{webhook['id']}").json["error"]
 
 
 def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, Path]:
-    """A server's context with a certificate of its own for a name, and the file of it."""
+    """Return a server's context with a certificate of its own for a name, and the certificate's
+    file."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -842,7 +845,7 @@ def test_a_certificate_is_checked_and_the_address_that_was_looked_at_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, file = certificate(tmp_path, "good.test")
-    asked = looked_up(monkeypatch, ["127.0.0.1"], ["127.0.0.1"], ["192.0.2.1"])
+    names = looked_up(monkeypatch, ["127.0.0.1"], ["127.0.0.1"], ["192.0.2.1"])
     tls = ssl.create_default_context(cafile=str(file))
     network = ("127.0.0.0/8",)  # the address is allowed, and not the name
     with Receiver(tls=context) as receiver:
@@ -853,13 +856,13 @@ def test_a_certificate_is_checked_and_the_address_that_was_looked_at_is_used(
             assert "certificate" in server.ask("GET", f"/api/webhooks/{wrong['id']}").json["error"]
             assert server.ask("DELETE", f"/api/webhooks/{wrong['id']}").status == 204
             assert not receiver.deliveries
-            del asked[:]
-        asked = looked_up(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
+            del names[:]
+        names = looked_up(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
         with Serving(tmp_path, sending=Sending(allow=network, tls=tls, first=0.02)) as server:
             hook(server, f"https://good.test:{receiver.port}/")
             talk(server, "d")
             receiver.until(lambda: len(receiver.deliveries) >= 4)
-            assert asked == ["good.test"], "it was looked up more than once for one connection"
+            assert names == ["good.test"], "it was looked up more than once for one connection"
     with (
         Receiver(tls=context) as receiver,
         Serving(tmp_path, sending=Sending(allow=("good.test", *network), first=0.02)) as server,
@@ -894,9 +897,9 @@ def test_what_a_receiver_answers_is_not_told(server: Serving) -> None:
     thread = threading.Thread(target=babble)
     thread.start()
     try:
-        made = hook(server, f"http://127.0.0.1:{listening.getsockname()[1]}/")
+        webhook = hook(server, f"http://127.0.0.1:{listening.getsockname()[1]}/")
         talk(server, "c")
-        path = f"/api/webhooks/{made['id']}"
+        path = f"/api/webhooks/{webhook['id']}"
         until(lambda: server.ask("GET", f"{path}/deliveries").json["deliveries"] != [])
         (delivery,) = server.ask("GET", f"{path}/deliveries").json["deliveries"]
         assert delivery["error"] in (
@@ -935,8 +938,8 @@ def test_the_numbers_tell_of_webhooks(server: Serving) -> None:
                 in server.ask("GET", "/metrics").body.decode()
             )
         )
-        found = server.ask("GET", "/metrics").body.decode()
-    assert f"holdfast_webhook_messages_total {len(receiver.deliveries)}" in found
-    assert "# TYPE holdfast_webhook_failures_total counter" in found
-    assert "holdfast_webhooks 1" in found
-    assert KEY not in found
+        metrics = server.ask("GET", "/metrics").body.decode()
+    assert f"holdfast_webhook_messages_total {len(receiver.deliveries)}" in metrics
+    assert "# TYPE holdfast_webhook_failures_total counter" in metrics
+    assert "holdfast_webhooks 1" in metrics
+    assert KEY not in metrics
