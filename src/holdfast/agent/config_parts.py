@@ -417,16 +417,13 @@ _MODEL_KINDS = {
 _MODEL = Variants("model", "a model", _MODEL_KINDS)
 _MODEL_FORM = Either(text=NONEMPTY, map=_MODEL, what="a model's name or a mapping")
 ONE_MODEL = Made(_MODEL_FORM, _make_model, _dump_model)
-
-
-def _make_models(data: list[Any], place: SourceLocation, loader: AgentLoader) -> Any:
-    return data[0] if len(data) == 1 else FallbackLLM(data)
-
-
 MODELS = Either(
     text=ONE_MODEL,
     map=ONE_MODEL,
-    list=Made(ListOf(ONE_MODEL), _make_models),
+    list=Made(
+        ListOf(ONE_MODEL),
+        lambda data, place, loader: data[0] if len(data) == 1 else FallbackLLM(data),
+    ),
     other=ONE_MODEL,
     what="a model's name, a mapping, or a list of these",
 )

@@ -217,11 +217,6 @@ class Sizes(msgspec.Struct, eq=False):
         """Convert estimated tokens to tokens as the provider counts them."""
         return int(estimated * self.ratio)
 
-    def estimated(self, tokens: int) -> int:
-        """Convert tokens as the provider counts them to estimated tokens; the inverse of
-        `worth`."""
-        return int(tokens / self.ratio)
-
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
         if type(event) is ev.DamagedEvent:

@@ -38,7 +38,6 @@ class _State:
     asker: int | None = None  # the id of the thread that asks, once known
     closing: Future[None] | None = None
     found: tuple[Tool, ...] | None = None
-    version: int = 0  # the version of `found`
     error: str | None = None
     stale: bool = False  # the service announced a change while it was being asked
     refreshing: threading.Event | None = None  # a scheduled refresh; setting it cancels
@@ -191,7 +190,6 @@ class Discovery:
         error: str | None = None
         late_close: Future[None] | None = None
         same = False
-        version = 0
         try:
             with self._lock:
                 if state.asking is not future:
@@ -205,8 +203,7 @@ class Discovery:
                 self._version += 1
                 version = self._version
                 current = state.asking is future
-                closed = state.asking is None and state.found is None and state.closing is None
-                if closed and not current:
+                if state.asking is None and state.found is None and state.closing is None:
                     late_close = state.closing = Future[None]()
             # After a `close` during the discovery, close the connection that was opened since.
             if late_close is not None:
@@ -217,7 +214,7 @@ class Discovery:
                 same = [*map(definition, earlier)] == [*map(definition, offer)]
             if not same:
                 self._on_offer(state.source, offer, version)
-            offered = offer
+                offered = offer
         except ToolError as failure:
             error = str(failure)
         except HoldfastError as failure:
@@ -230,8 +227,8 @@ class Discovery:
             with self._lock:
                 if state.asking is future:
                     state.error = error
-                    if offered is not None and not same:
-                        state.found, state.version = offered, version
+                    if offered is not None:
+                        state.found = offered
                     again, state.stale = state.stale, False
                     if refresh:
                         longer = min(state.pause * 2, _MAX_REFRESH_SECONDS)

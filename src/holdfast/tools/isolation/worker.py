@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -109,11 +110,9 @@ def work(channel: int) -> None:
         except Exception as error:
             print(f"cleaning up: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
         # A callback may have closed the stream or replaced it by None.
-        except (OSError, ValueError, AttributeError):
-            pass
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     send(outcome)
     # A finished call ends even if threads of it go on.
     os._exit(0)

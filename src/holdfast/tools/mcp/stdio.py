@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -264,11 +263,8 @@ async def _dead_within(process: subprocess.Popen[bytes], seconds: float) -> bool
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-    except OSError as error:
-        if error.errno not in (errno.ESRCH, errno.EPERM):
-            raise
 
 
 async def _stop(process: subprocess.Popen[bytes], served: bool) -> None:

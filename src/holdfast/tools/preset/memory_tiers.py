@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from holdfast.errors import ConfigurationError, ToolNotFound, ToolValidationError
 from holdfast.tools.context import ToolContext
@@ -113,10 +114,8 @@ def _read(notes: Notes, users: Notes, path: str) -> str:
     try:
         return notes.read(path)
     except ToolNotFound:
-        try:
+        with suppress(ToolNotFound):
             return users.read(path)
-        except ToolNotFound:
-            pass
         raise
 
 
