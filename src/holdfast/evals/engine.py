@@ -91,18 +91,18 @@ class Candidate(msgspec.Struct, frozen=True):
 
     def make(self, runtime: object | None) -> Agent:
         """Return the agent for a run. Raises `ConfigurationError` if it is none."""
-        made: Any = self.agent
-        if not isinstance(made, Agent):
+        agent: Any = self.agent
+        if not isinstance(agent, Agent):
             try:
-                made = made(runtime) if self.takes_runtime else made()
+                agent = agent(runtime) if self.takes_runtime else agent()
             except ConfigurationError:
                 raise
             except (Exception, SystemExit) as error:  # the function may raise anything
                 what = f"{type(error).__name__}: {error}"
                 raise ConfigurationError(f"Candidate {self.name!r}: agent: {what}") from error
-        if not isinstance(made, Agent):
-            raise wrong(f"Candidate {self.name!r}: agent", "an Agent, or a function of one", made)
-        return made
+        if not isinstance(agent, Agent):
+            raise wrong(f"Candidate {self.name!r}: agent", "an Agent, or a function of one", agent)
+        return agent
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -178,10 +178,10 @@ class Eval:
         judges: list[Any] = []
         with self._runtime_at(self._work / "probe") as runtime:
             for one in agents:
-                made = one.make(runtime)
-                self.models[one.name] = made.llm.model
-                judges.append(made.llm)
-                heads[one.name] = _head(made)
+                agent = one.make(runtime)
+                self.models[one.name] = agent.llm.model
+                judges.append(agent.llm)
+                heads[one.name] = _head(agent)
         self._judge = judges[0]
         self._runs = [
             self._planned(one, case, number, heads[one.name])
@@ -298,11 +298,11 @@ class _Work(ObjectStruct):
         todo = [run for run in self.runs if result_of(self.store, run).outcome not in over]
         self._done = len(self.runs) - len(todo)
         self._tell(None)
-        left = iter(todo)
+        pending = iter(todo)
         workers = [
             threading.Thread(
                 target=self._work,
-                args=(context, left),
+                args=(context, pending),
                 name=f"holdfast-eval-{number}",
                 daemon=True,  # a run is not lost with its process
             )
@@ -314,23 +314,23 @@ class _Work(ObjectStruct):
             worker.join()
         return _STOPPED.get(self.why, "All runs are over.")
 
-    def _work(self, context: ToolContext, left: Iterator[_Run]) -> None:
+    def _work(self, context: ToolContext, pending: Iterator[_Run]) -> None:
         while not (self.stop.is_set() or self.why or context.cancelled):
             with self._lock:
-                run = next(left, None)
+                run = next(pending, None)
             if run is None:
                 return
             try:
                 self._make(context, run)
-                found = result_of(self.store, run)
+                result = result_of(self.store, run)
             except BaseException as error:  # an error of the eval itself ends all of it
                 with self._lock:
                     self.failures.append(error)
                     self.why = "error"
                 return
             with self._lock:
-                self._done += found.outcome != "not_run"
-            self._tell(found)
+                self._done += result.outcome != "not_run"
+            self._tell(result)
         self.why = self.why or "stop"
 
     def _tell(self, last: RunResult | None) -> None:
@@ -356,10 +356,10 @@ class _Work(ObjectStruct):
             return state
         while True:
             if conversation.status in (_S.IDLE, _S.FINISHED):
-                sent = sum(map(_is_users, conversation.state.events))
-                if sent == len(messages):
+                sent_count = sum(map(_is_users, conversation.state.events))
+                if sent_count == len(messages):
                     return conversation.state
-                conversation.send_message(messages[sent])
+                conversation.send_message(messages[sent_count])
             state = self._driven(conversation)
             if state.status is not _S.FINISHED:
                 return self._noted(state)
@@ -494,10 +494,10 @@ def _head(agent: Agent) -> bytes:
 
 
 def _digest(*parts: bytes) -> str:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.hexdigest()[:12]
+        hasher.update(len(part).to_bytes(8, "big") + part)
+    return hasher.hexdigest()[:12]
 
 
 def _slug(id: str) -> str:

@@ -120,8 +120,8 @@ def _svg(title: str, rows: int, body: str) -> str:
 
 
 def _name(text: str, top: float) -> str:
-    shown = text if len(text) <= 20 else f"{text[:19]}…"
-    return f'<text x="0" y="{top + 19:g}">{escape(shown)}</text>'
+    label = text if len(text) <= 20 else f"{text[:19]}…"
+    return f'<text x="0" y="{top + 19:g}">{escape(label)}</text>'
 
 
 def _rates(agents: Sequence[AgentSummary]) -> str:
@@ -198,16 +198,16 @@ def _cases(report: EvalReport) -> str:
 
 
 def _cell(runs: Sequence[RunResult]) -> str:
-    found: list[str] = []
+    items: list[str] = []
     for run in runs:
         label = run.outcome.replace("_", " ")
         detail = f": {escape(run.reason[:300])}" if run.reason else ""
         unknown = f" ({run.unknown_outcomes} calls cut off by a kill)" * bool(run.unknown_outcomes)
-        found.append(
+        items.append(
             f'<div class={run.outcome} title="{escape(run.conversation)}">{_MARKS[run.outcome]}'
             f" {label}{unknown}{detail}</div>"
         )
-    return "".join(found)
+    return "".join(items)
 
 
 def _partings(one: Comparison) -> str:
@@ -215,7 +215,7 @@ def _partings(one: Comparison) -> str:
         return ""
     parts = [f"<h2>Where {escape(one.other)} parts from {escape(one.base)}</h2>"]
     for part in one.partings:
-        changed = " open" if part.case in (*one.better, *one.worse) else ""
+        open_attribute = " open" if part.case in (*one.better, *one.worse) else ""
         texts = "".join(
             f"<div>{escape(name)}, event {seq}<pre>{escape(text)}</pre></div>"
             for name, seq, text in (
@@ -224,7 +224,7 @@ def _partings(one: Comparison) -> str:
             )
         )
         parts.append(
-            f"<details{changed}><summary>{escape(part.case)}: step {part.step}, {part.kind}"
+            f"<details{open_attribute}><summary>{escape(part.case)}: step {part.step}, {part.kind}"
             f"</summary><div class=two>{texts}</div></details>"
         )
     return "".join(parts)

@@ -208,11 +208,11 @@ def make_report(
 
 def _shares(runs: Sequence[RunResult]) -> dict[str, float]:
     """Return the share of passed runs by case, of those that were run."""
-    found: dict[str, list[bool]] = {}
+    passes: dict[str, list[bool]] = {}
     for one in runs:
         if one.outcome != "not_run":
-            found.setdefault(one.case, []).append(one.outcome == "passed")
-    return {case: sum(passed) / len(passed) for case, passed in found.items()}
+            passes.setdefault(one.case, []).append(one.outcome == "passed")
+    return {case: sum(passed) / len(passed) for case, passed in passes.items()}
 
 
 def _summary(name: str, model: str, runs: Sequence[RunResult]) -> AgentSummary:
@@ -261,7 +261,7 @@ def _comparison(
     worse = tuple(case for case, one in differences.items() if one < 0)
     mean = sum(differences.values()) / len(both) if both else 0.0
     low, high = bootstrap(list(differences.values()))
-    found = [
+    partings = [
         parting(case, steps.get((base, case), ()), steps.get((other, case), ())) for case in both
     ]
     return Comparison(
@@ -274,7 +274,7 @@ def _comparison(
         sign_test(len(better), len(worse)),
         better,
         worse,
-        tuple(one for one in found if one is not None),
+        tuple(one for one in partings if one is not None),
     )
 
 
@@ -284,24 +284,24 @@ def _comparison(
 def steps_of(events: Sequence[ev.AnyEvent]) -> list[Step]:
     """Return the steps of a run: each answer's calls, or its text if it calls nothing, and the
     results in the order of the calls."""
-    found: list[Step] = []
+    steps: list[Step] = []
     results: dict[str, Step] = {}
     order: list[str] = []
     for event in events:
         if isinstance(event, ev.AssistantReplied):
-            found += [results.pop(id) for id in order if id in results]
+            steps += [results.pop(id) for id in order if id in results]
             order = [call.id for call in event.calls]
             if event.calls:
                 text = "\n".join(
                     f"{call.name} {_arguments(call.arguments)}" for call in event.calls
                 )
-                found.append(Step(event.seq, "calls", text))
+                steps.append(Step(event.seq, "calls", text))
             else:
-                found.append(Step(event.seq, "answer", event.final_text))
+                steps.append(Step(event.seq, "answer", event.final_text))
         elif isinstance(event, ev.ToolCallFinished) and event.call_id in order:
             error = "error: " if event.result.is_error else ""
             results[event.call_id] = Step(event.seq, "result", f"{error}{event.result.text}")
-    return [*found, *(results.pop(id) for id in order if id in results)]
+    return [*steps, *(results.pop(id) for id in order if id in results)]
 
 
 def parting(case: str, base: Sequence[Step], other: Sequence[Step]) -> Parting | None:
@@ -329,5 +329,5 @@ def _around(one: str, two: str) -> tuple[str, str]:
 
 
 def _cut(text: str, begin: int) -> str:
-    shown = text[begin : begin + _SHOWN]
-    return f"{'...' if begin else ''}{shown}{'...' if begin + _SHOWN < len(text) else ''}"
+    excerpt = text[begin : begin + _SHOWN]
+    return f"{'...' if begin else ''}{excerpt}{'...' if begin + _SHOWN < len(text) else ''}"

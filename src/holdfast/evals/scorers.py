@@ -51,13 +51,13 @@ class _Compares(msgspec.Struct, frozen=True):
 
     expected: Any = None
 
-    def wanted(self, review: EvalReview) -> Any:
-        found = review.case.expected if self.expected is None else self.expected
-        if found is None:
+    def expected_value(self, review: EvalReview) -> Any:
+        value = review.case.expected if self.expected is None else self.expected
+        if value is None:
             raise ConfigurationError(
                 f"case {review.case.id!r} has nothing to compare with; give it `expected`."
             )
-        return found
+        return value
 
 
 class exact(_Compares, frozen=True):  # noqa: N801 - reads as a word in a suite
@@ -66,13 +66,13 @@ class exact(_Compares, frozen=True):  # noqa: N801 - reads as a word in a suite
 
     def __call__(self, review: EvalReview, context: ToolContext) -> GoalVerdict:
         """Return the verdict. Raises `ConfigurationError` without an expected value."""
-        wanted, found = self.wanted(review), value_of(review)
-        if isinstance(found, str):
-            found = found.strip()
-            wanted = wanted.strip() if isinstance(wanted, str) else wanted
-            if not isinstance(wanted, str):
-                found = _decoded(found)
-        return _verdict(found == wanted, found, f"equal to {wanted!r}")
+        expected, actual = self.expected_value(review), value_of(review)
+        if isinstance(actual, str):
+            actual = actual.strip()
+            expected = expected.strip() if isinstance(expected, str) else expected
+            if not isinstance(expected, str):
+                actual = _decoded(actual)
+        return _verdict(actual == expected, actual, f"equal to {expected!r}")
 
 
 class contains(_Compares, frozen=True):  # noqa: N801
@@ -80,10 +80,10 @@ class contains(_Compares, frozen=True):  # noqa: N801
 
     def __call__(self, review: EvalReview, context: ToolContext) -> GoalVerdict:
         """Return the verdict. Raises `ConfigurationError` without an expected value."""
-        wanted: Any = self.wanted(review)
-        texts = cast("list[Any]", wanted) if isinstance(wanted, list | tuple) else [wanted]
-        found = review.text.casefold()
-        missing = [str(one) for one in texts if str(one).casefold() not in found]
+        expected: Any = self.expected_value(review)
+        texts = cast("list[Any]", expected) if isinstance(expected, list | tuple) else [expected]
+        text = review.text.casefold()
+        missing = [str(one) for one in texts if str(one).casefold() not in text]
         return _verdict(not missing, review.text, f"a text with {', '.join(map(repr, missing))}")
 
 
@@ -94,11 +94,11 @@ class matches(msgspec.Struct, frozen=True):  # noqa: N801
 
     def __call__(self, review: EvalReview, context: ToolContext) -> GoalVerdict:
         """Return the verdict."""
-        found = value_of(review)
+        actual = value_of(review)
         try:
-            Output(self.schema).read(_decoded(found) if isinstance(found, str) else found)
+            Output(self.schema).read(_decoded(actual) if isinstance(actual, str) else actual)
         except OutputInvalid as error:
-            return _verdict(False, found, f"a fit of the schema: {error}")
+            return _verdict(False, actual, f"a fit of the schema: {error}")
         return GoalVerdict(True)
 
 
@@ -109,10 +109,12 @@ def _decoded(text: str) -> Any:
         return text
 
 
-def _verdict(passed: bool, found: object, wanted: str) -> GoalVerdict:
-    shown = repr(found)
-    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-    return GoalVerdict(True) if passed else GoalVerdict(False, f"{shown} is not {wanted}")
+def _verdict(passed: bool, actual: object, requirement: str) -> GoalVerdict:
+    actual_text = repr(actual)
+    actual_text = actual_text if len(actual_text) <= _SHOWN else f"{actual_text[:_SHOWN]}..."
+    return (
+        GoalVerdict(True) if passed else GoalVerdict(False, f"{actual_text} is not {requirement}")
+    )
 
 
 # The scorers that a line of a suite can name, each made of the value beside its name.
@@ -129,22 +131,22 @@ def scorers_of(case: Case, own: Mapping[str, Scorer]) -> dict[str, Scorer]:
     """Return a case's scorers by name: those that its line names, else all of the suite's `own`,
     else a comparison with `expected`. Raises `ConfigurationError`."""
     where = f"case {case.id!r}"
-    found: dict[str, Scorer] = {}
+    scorers: dict[str, Scorer] = {}
     for name, value in case.score.items():
         if name in own:
-            found[name] = own[name]
+            scorers[name] = own[name]
         elif name not in _NAMED:
-            known = ", ".join([*_NAMED, *own])
-            raise ConfigurationError(f"{where}: unknown scorer {name!r}. There are: {known}.")
+            names = ", ".join([*_NAMED, *own])
+            raise ConfigurationError(f"{where}: unknown scorer {name!r}. There are: {names}.")
         elif name == "schema" and not isinstance(value, Mapping):
             raise wrong(f"{where}: schema", "a JSON Schema", value)
         else:
             try:
-                found[name] = _NAMED[name](value)
+                scorers[name] = _NAMED[name](value)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{where}: {error}") from None
-    if found or own:
-        return found or dict(own)
+    if scorers or own:
+        return scorers or dict(own)
     if case.expected is None:
         raise ConfigurationError(
             f"{where} has nothing to score it by; give it `expected` or `score`, or the suite"

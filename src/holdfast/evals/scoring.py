@@ -63,18 +63,18 @@ class _Scorer(msgspec.Struct, frozen=True):
         case, state = self.work.case, self.work.state
         goal = "\n\n".join(case.messages)
         review = EvalReview(goal, state.answer, 0, lambda: state.events, case=case, state=state)
-        said = self.scorer(review, context)
-        verdict = verdict_of(said)
+        judgement = self.scorer(review, context)
+        verdict = verdict_of(judgement)
         score, passed = verdict.score, verdict.done
-        if is_number(said) and score is not None:
+        if is_number(judgement) and score is not None:
             passed = score >= _PASSING_SCORE
-        found = ScoreResult(passed, score, verdict.missing, cost=verdict.cost or 0.0)
-        text = "passed" if passed else f"failed: {found.reason or 'no reason was given'}"
-        return ToolResult((TextContent(text),), structured_content=msgspec.to_builtins(found))
+        result = ScoreResult(passed, score, verdict.missing, cost=verdict.cost or 0.0)
+        text = "passed" if passed else f"failed: {result.reason or 'no reason was given'}"
+        return ToolResult((TextContent(text),), structured_content=msgspec.to_builtins(result))
 
 
 def scoring_agent(
-    scorers: Mapping[str, Scorer], work: ScoredWork, asked: Sequence[str], seconds: float
+    scorers: Mapping[str, Scorer], work: ScoredWork, names: Sequence[str], seconds: float
 ) -> Agent:
     """Return an agent that asks the scorers named in `asked` after each message, `seconds` each at
     most. `scores_of` reads their verdicts."""
@@ -89,7 +89,7 @@ def scoring_agent(
         for name, scorer in scorers.items()
     ]
     return Agent(
-        DriverModel(lambda: [(name, {}) for name in asked]),
+        DriverModel(lambda: [(name, {}) for name in names]),
         tools,
         system_prompt="Scores a run of an eval.",
         limits=Limits(steps=None),
@@ -100,7 +100,7 @@ def scoring_agent(
 def scores_of(events: Sequence[ev.AnyEvent]) -> dict[str, ScoreResult]:
     """Return the last verdict of each scorer in a conversation that asked them."""
     names: dict[str, str] = {}
-    found: dict[str, ScoreResult] = {}
+    scores: dict[str, ScoreResult] = {}
     for event in events:
         if isinstance(event, ev.AssistantReplied):
             names.update({call.id: call.name for call in event.calls})
@@ -111,5 +111,5 @@ def scores_of(events: Sequence[ev.AnyEvent]) -> dict[str, ScoreResult]:
             except msgspec.ValidationError:
                 text = result.text.strip() or "it returned no verdict"
                 verdict = ScoreResult(False, error=text)
-            found[names[event.call_id]] = verdict
-    return found
+            scores[names[event.call_id]] = verdict
+    return scores

@@ -46,6 +46,6 @@ def sign_test(better: int, worse: int) -> float:
     Q. McNemar, Note on the sampling error of the difference between correlated proportions,
     Psychometrika 12 (1947), 153-157.
     """
-    changed = better + worse
-    tail = sum(math.comb(changed, k) for k in range(min(better, worse) + 1))
-    return min(1.0, 2 * tail / 2**changed)
+    changes = better + worse
+    tail = sum(math.comb(changes, k) for k in range(min(better, worse) + 1))
+    return min(1.0, 2 * tail / 2**changes)

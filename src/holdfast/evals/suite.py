@@ -68,22 +68,22 @@ class Suite:
 
     def files_of(self, case: Case) -> dict[str, bytes]:
         """Return the content of a case's files by path. Raises `ConfigurationError`."""
-        found: dict[str, bytes] = {}
-        for path, given in case.files.items():
+        contents: dict[str, bytes] = {}
+        for path, source in case.files.items():
             where = f"case {case.id!r}: files[{path!r}]"
             pure = PurePosixPath(path)
             if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in path:
                 raise wrong(where, "paths below the agent's folder", path)
-            if isinstance(given, str):
-                found[path] = given.encode()
+            if isinstance(source, str):
+                contents[path] = source.encode()
                 continue
-            if list(given) != ["file"]:
-                raise wrong(where, 'a text, or {"file": path}', given)
+            if list(source) != ["file"]:
+                raise wrong(where, 'a text, or {"file": path}', source)
             try:
-                found[path] = (self.folder / given["file"]).read_bytes()
+                contents[path] = (self.folder / source["file"]).read_bytes()
             except OSError as error:
                 raise ConfigurationError(f"{where}: {error.strerror}: {error.filename}") from error
-        return found
+        return contents
 
 
 def load_suite(path: str | os.PathLike[str]) -> Suite:
@@ -97,30 +97,32 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
 
     Raises `ConfigurationError`, which names the file and the line.
     """
-    given = Path(path).absolute()
-    if given.is_dir():
-        found = next((given / one for one in (PROGRAM, CASES) if (given / one).is_file()), None)
-        if found is None:
-            raise ConfigurationError(f"{given}: the folder has no {PROGRAM} and no {CASES}.")
-        return load_suite(found)
-    if not given.is_file():
-        raise ConfigurationError(f"{given}: there is no such suite, a file or a folder.")
-    name = given.parent.name if given.name in (PROGRAM, CASES) else given.stem
-    if given.suffix == ".jsonl":
-        return Suite(_cases(given), name=name, folder=given.parent)
-    if given.suffix != ".py":
-        raise ConfigurationError(f"{given}: a suite is a folder, or a file *.jsonl or *.py.")
-    module = _module(given)
+    place = Path(path).absolute()
+    if place.is_dir():
+        suite_file = next(
+            (place / one for one in (PROGRAM, CASES) if (place / one).is_file()), None
+        )
+        if suite_file is None:
+            raise ConfigurationError(f"{place}: the folder has no {PROGRAM} and no {CASES}.")
+        return load_suite(suite_file)
+    if not place.is_file():
+        raise ConfigurationError(f"{place}: there is no such suite, a file or a folder.")
+    name = place.parent.name if place.name in (PROGRAM, CASES) else place.stem
+    if place.suffix == ".jsonl":
+        return Suite(_cases(place), name=name, folder=place.parent)
+    if place.suffix != ".py":
+        raise ConfigurationError(f"{place}: a suite is a folder, or a file *.jsonl or *.py.")
+    module = _module(place)
     suite: Any = getattr(module, "suite", None)
     if suite is not None:
         if not isinstance(suite, Suite):
-            raise wrong(f"{given}: suite", "a Suite", suite)
+            raise wrong(f"{place}: suite", "a Suite", suite)
         return suite
     scorers: Any = getattr(module, "scorers", None)
     if not isinstance(scorers, Mapping):
-        raise ConfigurationError(f"{given}: it has neither `suite` nor `scorers`.")
-    cases = _cases(given.with_name(CASES))
-    return Suite(cases, cast("Mapping[str, Scorer]", scorers), name=name, folder=given.parent)
+        raise ConfigurationError(f"{place}: it has neither `suite` nor `scorers`.")
+    cases = _cases(place.with_name(CASES))
+    return Suite(cases, cast("Mapping[str, Scorer]", scorers), name=name, folder=place.parent)
 
 
 def _cases(path: Path) -> list[Case]:
@@ -128,15 +130,15 @@ def _cases(path: Path) -> list[Case]:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}.") from error
-    found: list[Case] = []
+    cases: list[Case] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            found.append(msgspec.json.decode(line, type=Case))
+            cases.append(msgspec.json.decode(line, type=Case))
         except (ValueError, RecursionError) as error:  # a ConfigurationError is a ValueError
             raise ConfigurationError(f"{path}, line {number}: {error}") from None
-    return found
+    return cases
 
 
 def _module(path: Path) -> Any:

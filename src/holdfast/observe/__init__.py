@@ -18,5 +18,5 @@ def __getattr__(name: str) -> Any:
     room = {"JsonLog": "log", "Telemetry": "telemetry"}.get(name)
     if room is None:
         raise AttributeError(f"module 'holdfast.observe' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"holdfast.observe.{room}"), name)
-    return found
+    public = globals()[name] = getattr(import_module(f"holdfast.observe.{room}"), name)
+    return public

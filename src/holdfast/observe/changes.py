@@ -62,19 +62,21 @@ class DiffCollector:
     files whose diffs are beyond it are named without a diff."""
 
     def __init__(self, max_characters: int = 4_000_000) -> None:
-        self._left = max_characters
+        self._characters_left = max_characters
         self._diffs: dict[str, list[tuple[int, str]]] = {}
 
     def add(self, seq: int, diff: str) -> None:
         """Add the diff of the result with this seq, of one or more files."""
         for path, text in _by_file(diff):
-            self._left -= len(text)
-            self._diffs.setdefault(path, []).append((seq, text if self._left >= 0 else ""))
+            self._characters_left -= len(text)
+            self._diffs.setdefault(path, []).append(
+                (seq, text if self._characters_left >= 0 else "")
+            )
 
     def changes(self) -> tuple[ChangedFile, ...]:
         """Return the change of each file, without those that ended as they began."""
-        found = (_change(path, diffs) for path, diffs in sorted(self._diffs.items()))
-        return tuple([change for change in found if change is not None])
+        changes = (_change(path, diffs) for path, diffs in sorted(self._diffs.items()))
+        return tuple([change for change in changes if change is not None])
 
 
 def _by_file(diff: str) -> Iterator[tuple[str, str]]:
@@ -87,8 +89,8 @@ def _by_file(diff: str) -> Iterator[tuple[str, str]]:
         if inside:
             left_old -= line[:1] in (" ", "-", "")
             left_new -= line[:1] in (" ", "+", "")
-        elif found := _HUNK.match(line):
-            left_old, left_new = int(found[2] or 1), int(found[4] or 1)
+        elif header := _HUNK.match(line):
+            left_old, left_new = int(header[2] or 1), int(header[4] or 1)
         elif line.startswith("--- "):
             before = line[4:]
             continue
@@ -118,15 +120,15 @@ def _change(path: str, diffs: Sequence[tuple[int, str]]) -> ChangedFile | None:
         pieces: list[_Piece] | None = None
         for _, text in diffs:
             pieces = _applied(pieces, _hunks(text))
-        shown = list(_shown(pieces or []))
-        if not shown:
+        hunks = list(_hunk_lines(pieces or []))
+        if not hunks:
             return None
         composed = True
     except _Mismatch:
-        shown = [f"# event {seq}\n{text.rstrip()}" for seq, text in diffs if text]
-        shown = shown or ["(the diffs are left out, for their size)"]
+        hunks = [f"# event {seq}\n{text.rstrip()}" for seq, text in diffs if text]
+        hunks = hunks or ["(the diffs are left out, for their size)"]
         composed = False
-    text = "\n".join(shown)
+    text = "\n".join(hunks)
     added = len(re.findall(r"^\+", text, re.MULTILINE))
     removed = len(re.findall(r"^-", text, re.MULTILINE))
     return ChangedFile(path, text, added, removed, composed, seqs)
@@ -146,9 +148,9 @@ def _hunks(text: str) -> list[_Hunk]:
             left_old -= sign != "+"
             left_new -= sign != "-"
             hunks[-1][1].append(line or " ")
-        elif found := _HUNK.match(line):
-            left_old, left_new = int(found[2] or 1), int(found[4] or 1)
-            hunks.append((max(0, int(found[1]) - (left_old > 0)), []))
+        elif header := _HUNK.match(line):
+            left_old, left_new = int(header[2] or 1), int(header[4] or 1)
+            hunks.append((max(0, int(header[1]) - (left_old > 0)), []))
         else:
             raise _Mismatch
     if left_old or left_new or not hunks:
@@ -171,11 +173,11 @@ def _applied(pieces: list[_Piece] | None, hunks: Sequence[_Hunk]) -> list[_Piece
                 result.append(_Line(line[1:], old=False))
                 continue
             result += rest.removed()
-            known = rest.next(line[1:])
+            line_before = rest.next(line[1:])
             if line[0] == " ":
-                result.append(known)
-            elif known.old:
-                result.append(_Line(known.text, new=False))
+                result.append(line_before)
+            elif line_before.old:
+                result.append(_Line(line_before.text, new=False))
     result += rest.rest()
     if len(result) > _MAX_LINES:
         raise _Mismatch
@@ -193,33 +195,33 @@ class _Reader:
 
     def up_to(self, line: int) -> list[_Piece]:
         """Return the pieces before the line with this index. Raises `_Mismatch`."""
-        found: list[_Piece] = []
+        pieces: list[_Piece] = []
         while self._line < line:
             if self._at >= len(self._pieces):
                 raise _Mismatch
             piece = self._pieces[self._at]
             if isinstance(piece, _Gap):
                 count = min(piece.lines - self._used, line - self._line)
-                found.append(_Gap(count))
+                pieces.append(_Gap(count))
                 self._take(count, piece)
             else:
                 self._at += 1
                 self._line += piece.new
-                found.append(piece)
+                pieces.append(piece)
         if self._line > line:
             raise _Mismatch
-        return found
+        return pieces
 
     def removed(self) -> list[_Piece]:
         """Return the removed lines that come next."""
-        found: list[_Piece] = []
+        pieces: list[_Piece] = []
         while self._at < len(self._pieces):
             piece = self._pieces[self._at]
             if isinstance(piece, _Gap) or piece.new:
                 break
-            found.append(piece)
+            pieces.append(piece)
             self._at += 1
-        return found
+        return pieces
 
     def next(self, text: str) -> _Line:
         """Return the next line. Raises `_Mismatch` unless it has that text, or was not known."""
@@ -236,10 +238,10 @@ class _Reader:
         return piece
 
     def rest(self) -> list[_Piece]:
-        found = self._pieces[self._at :]
-        if self._used and found and isinstance(found[0], _Gap):
-            found[0] = _Gap(found[0].lines - self._used)
-        return found
+        pieces = self._pieces[self._at :]
+        if self._used and pieces and isinstance(pieces[0], _Gap):
+            pieces[0] = _Gap(pieces[0].lines - self._used)
+        return pieces
 
     def _take(self, count: int, gap: _Gap) -> None:
         self._used += count
@@ -248,7 +250,7 @@ class _Reader:
             self._at, self._used = self._at + 1, 0
 
 
-def _shown(pieces: Sequence[_Piece]) -> Iterator[str]:
+def _hunk_lines(pieces: Sequence[_Piece]) -> Iterator[str]:
     """Yield the hunks of a file's change."""
     lines: list[tuple[str, str]] = []  # sign and text of neighbouring known lines
     old = new = 0  # the numbers of the lines before them
@@ -269,11 +271,11 @@ def _fewest(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     before = [text for sign, text in lines if sign != "+"]
     if before == [text for sign, text in lines if sign != "-"]:
         return [(" ", text) for text in before]
-    found: list[tuple[str, str]] = []
+    minimal: list[tuple[str, str]] = []
     at = 0
     while at < len(lines):
         if lines[at][0] == " ":
-            found.append(lines[at])
+            minimal.append(lines[at])
             at += 1
             continue
         end = at
@@ -284,23 +286,26 @@ def _fewest(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         matcher = SequenceMatcher(None, removed, added, autojunk=False)
         for kind, first, last, other, until in matcher.get_opcodes():
             if kind == "equal":
-                found += [(" ", text) for text in removed[first:last]]
+                minimal += [(" ", text) for text in removed[first:last]]
                 continue
-            found += [("-", text) for text in removed[first:last]]
-            found += [("+", text) for text in added[other:until]]
+            minimal += [("-", text) for text in removed[first:last]]
+            minimal += [("+", text) for text in added[other:until]]
         at = end
-    return found
+    return minimal
 
 
 def _hunks_of(lines: Sequence[tuple[str, str]], old: int, new: int) -> Iterator[str]:
     """Yield the hunks of neighbouring lines that follow `old` and `new` lines."""
-    changed = [at for at, (sign, _) in enumerate(lines) if sign != " "]
+    change_places = [at for at, (sign, _) in enumerate(lines) if sign != " "]
     at = 0
-    while at < len(changed):
+    while at < len(change_places):
         last = at
-        while last + 1 < len(changed) and changed[last + 1] - changed[last] <= 2 * _CONTEXT + 1:
+        while (
+            last + 1 < len(change_places)
+            and change_places[last + 1] - change_places[last] <= 2 * _CONTEXT + 1
+        ):
             last += 1
-        first, end = max(0, changed[at] - _CONTEXT), changed[last] + _CONTEXT + 1
+        first, end = max(0, change_places[at] - _CONTEXT), change_places[last] + _CONTEXT + 1
         before, part = lines[:first], lines[first:end]
         from_old = old + sum(sign != "+" for sign, _ in before)
         from_new = new + sum(sign != "-" for sign, _ in before)

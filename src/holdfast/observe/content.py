@@ -55,11 +55,11 @@ def _part(block: Any) -> dict[str, Any]:
         places = {"uri": block.url, "file_id": block.file_id, "name": block.name}
         places["mime_type"] = block.mime_type
         kind = "blob" if block.data else "uri" if block.url else "file"
-        known = {name: cut(value) for name, value in places.items() if value}
-        return {"type": kind, "modality": block.kind, **known}
+        fields = {name: cut(value) for name, value in places.items() if value}
+        return {"type": kind, "modality": block.kind, **fields}
     if isinstance(block, ResourceLink):
-        known = {"mime_type": block.mime_type} if block.mime_type else {}
-        return {"type": "uri", "uri": cut(block.uri), **known}
+        fields = {"mime_type": block.mime_type} if block.mime_type else {}
+        return {"type": "uri", "uri": cut(block.uri), **fields}
     if isinstance(block, ImageContent | AudioContent):
         kind = "image" if isinstance(block, ImageContent) else "audio"
         return {"type": "blob", "modality": kind, "mime_type": block.mime_type}  # without the data
@@ -92,8 +92,8 @@ def answer_json(answer: Completion | ev.AssistantReplied) -> str:
         parts.append(_text(answer.refusal, "refusal"))
     parts += [_part(block) for block in answer.media]
     for call in answer.calls:
-        named = {"type": "tool_call", "id": call.id or call.provider_id, "name": call.name}
-        parts.append({**named, "arguments": cut(call.raw_arguments)})
+        part = {"type": "tool_call", "id": call.id or call.provider_id, "name": call.name}
+        parts.append({**part, "arguments": cut(call.raw_arguments)})
     for source in answer.citations:
         fields: dict[str, Any] = msgspec.to_builtins(source)
         fields |= {name: cut(text) for name, text in fields.items() if isinstance(text, str)}

@@ -141,8 +141,8 @@ class JsonLog(SpanMaker[_Span]):
                 # The native form repeats the other fields.
                 event = msgspec.structs.replace(event, native=msgspec.Raw())
             elif isinstance(event, ev.HistoryCondensed) and event.compaction is not None:
-                made = msgspec.structs.replace(event.compaction, native=msgspec.Raw())
-                event = msgspec.structs.replace(event, compaction=made)
+                compaction = msgspec.structs.replace(event.compaction, native=msgspec.Raw())
+                event = msgspec.structs.replace(event, compaction=compaction)
             elif isinstance(event, ev.AgentConfigured):
                 event = msgspec.structs.replace(event, tools=())
             fields = msgspec.to_builtins(event, enc_hook=str)
@@ -185,8 +185,8 @@ class JsonLog(SpanMaker[_Span]):
             for name, item in pairs[:_MAX_ITEMS]:
                 if self._with_content or name not in _CONTENT_FIELDS:
                     secret = isinstance(item, str) and _SECRET_NAMES.search(name)
-                    shown = REDACTED if secret else self._bounded(item, depth + 1)
-                    bounded[self._cut(str(name))] = shown
+                    bounded_item = REDACTED if secret else self._bounded(item, depth + 1)
+                    bounded[self._cut(str(name))] = bounded_item
             if len(pairs) > _MAX_ITEMS:
                 bounded["..."] = f"{len(pairs):,} fields"
             return bounded
@@ -255,10 +255,10 @@ class JsonLog(SpanMaker[_Span]):
 
     # --- spans; readers of the log can compute metrics ---
 
-    def start(self, begun: SpanStart[_Span]) -> _Span:
-        id, parent = next(self._span_ids), 0 if begun.parent is None else begun.parent.id
-        now, at = time.monotonic() - begun.ago, time.time() - begun.ago
-        return _Span(begun.name, begun.attributes, id, parent, at, now)
+    def start(self, opening: SpanStart[_Span]) -> _Span:
+        id, parent = next(self._span_ids), 0 if opening.parent is None else opening.parent.id
+        now, at = time.monotonic() - opening.ago, time.time() - opening.ago
+        return _Span(opening.name, opening.attributes, id, parent, at, now)
 
     def note(self, span: _Span, name: str, attributes: Attributes) -> None:
         if len(span.notes) < _MAX_ITEMS:

@@ -71,7 +71,7 @@ class SpanMaker(Generic[S]):
         """See `Observer.headers`."""
         return {}
 
-    def start(self, begun: SpanStart[S]) -> S:
+    def start(self, opening: SpanStart[S]) -> S:
         """Begin a span."""
         raise NotImplementedError
 
@@ -367,13 +367,13 @@ class Spans(Generic[S]):
         attributes[names.REQUEST_MODEL] = model
         if host:
             attributes[names.SERVER_ADDRESS] = host
-        for given, name in _PARAMETERS:
-            if isinstance(value := parameters.get(given), int | float):
+        for setting, name in _PARAMETERS:
+            if isinstance(value := parameters.get(setting), int | float):
                 attributes[name] = value
         if self._maker.content:
             attributes[names.INPUT_MESSAGES] = messages_json(self._input_events)
-        begun = SpanStart(f"{names.CHAT} {model}", attributes, self._current_run(), True, ago)
-        return _OpenSpan(self._maker.start(begun), model, time.perf_counter(), host)
+        opening = SpanStart(f"{names.CHAT} {model}", attributes, self._current_run(), True, ago)
+        return _OpenSpan(self._maker.start(opening), model, time.perf_counter(), host)
 
     def _end_chat(
         self,
@@ -386,8 +386,8 @@ class Spans(Generic[S]):
         if isinstance(outcome, BaseException) or outcome is None:
             error = "_OTHER" if outcome is None else type(outcome).__name__
             status = getattr(outcome, "status", None)
-            known = {names.HTTP_STATUS: status} if isinstance(status, int) and status else {}
-            self._maker.end(chat.span, known, error, str(outcome))
+            failure = {names.HTTP_STATUS: status} if isinstance(status, int) and status else {}
+            self._maker.end(chat.span, failure, error, str(outcome))
             labels |= {names.PROVIDER: names.provider_of(chat.host), names.ERROR_TYPE: error}
             self._maker.measure(seconds, _NO_USAGE, None, labels)
             return

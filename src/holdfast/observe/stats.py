@@ -179,10 +179,10 @@ def tree(store: Store, conversation_id: str) -> list[Summary]:
     summaries = store.list([conversation_id])
     if not summaries:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
-    known = {conversation_id}  # a file that was written by others may have circles
+    seen_ids = {conversation_id}  # a file that was written by others may have circles
     for summary in summaries:  # the loop appends to this list
-        children = [one for one in store.list(spawned_by=summary.id) if one.id not in known]
-        known |= {child.id for child in children}
+        children = [one for one in store.list(spawned_by=summary.id) if one.id not in seen_ids]
+        seen_ids |= {child.id for child in children}
         summaries += sorted(children, key=lambda child: child.id)
     return summaries
 
@@ -191,13 +191,13 @@ def forks(store: Store, conversation_id: str, limit: int) -> list[Summary]:
     """Return the forks of a conversation and the forks of those, at most `limit`: each follows the
     one that it was forked from, oldest first."""
     below: dict[str, list[Summary]] = {}
-    level, known = [conversation_id], {conversation_id}
+    level, seen_ids = [conversation_id], {conversation_id}
     while level:
-        found = [one for one in store.list(forked_from=level) if one.id not in known]
-        for one in sorted(found, key=lambda one: (str(one.created), one.id)):
+        forks = [one for one in store.list(forked_from=level) if one.id not in seen_ids]
+        for one in sorted(forks, key=lambda one: (str(one.created), one.id)):
             below.setdefault(one.parent, []).append(one)
-        level = [one.id for one in found]
-        known |= {*level}
+        level = [one.id for one in forks]
+        seen_ids |= {*level}
     ordered: list[Summary] = []
     remaining = [*reversed(below.get(conversation_id, []))]
     while remaining and len(ordered) < limit:

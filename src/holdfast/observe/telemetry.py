@@ -115,13 +115,15 @@ class Telemetry(SpanMaker[_TracedSpan]):
 
         return done
 
-    def start(self, begun: SpanStart[_TracedSpan]) -> _TracedSpan:
-        link = begun.link
+    def start(self, opening: SpanStart[_TracedSpan]) -> _TracedSpan:
+        link = opening.link
         links = None if link is None else [self._trace.Link(link.span.get_span_context())]
-        time_ns = int(time.time_ns() - begun.ago * 1e9) if begun.ago else None
-        above = None if begun.parent is None else begun.parent.context
-        kind = self._kinds[begun.client]
-        span = self._tracer.start_span(begun.name, above, kind, begun.attributes, links, time_ns)
+        time_ns = int(time.time_ns() - opening.ago * 1e9) if opening.ago else None
+        above = None if opening.parent is None else opening.parent.context
+        kind = self._kinds[opening.client]
+        span = self._tracer.start_span(
+            opening.name, above, kind, opening.attributes, links, time_ns
+        )
         return self._traced(span, above)
 
     def _traced(self, span: Span, above: Context | None) -> _TracedSpan:

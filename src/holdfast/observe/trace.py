@@ -119,10 +119,10 @@ class RunTrace(Data, frozen=True):
 def trace(store: Store, conversation_id: str, limit: int = MAX_SPANS) -> RunTrace:
     """Return the trace of a conversation of a store, with at most `limit` spans. Raises
     `ConversationNotFound`."""
-    found = store.list([conversation_id])
-    if not found:
+    summaries = store.list([conversation_id])
+    if not summaries:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
-    return stored_trace(store, found[0], limit)
+    return stored_trace(store, summaries[0], limit)
 
 
 def stored_trace(store: Store, root: Summary, limit: int = MAX_SPANS) -> RunTrace:
@@ -209,8 +209,8 @@ class _Journal:
                 pass
 
     def _add(self, kind: SpanKind, name: str, start: float, **fields: Any) -> None:
-        given: dict[str, Any] = {"conversation": self._index, "depth": self._depth} | fields
-        self.spans.append(TraceSpan(kind, name, start, **given))
+        span_fields: dict[str, Any] = {"conversation": self._index, "depth": self._depth} | fields
+        self.spans.append(TraceSpan(kind, name, start, **span_fields))
 
     def _mark(self, seq: int, at: float, name: str, title: str = "", error: str = "") -> None:
         self._add("mark", name, at, seq=seq, title=_cut(title), error=error)
@@ -254,14 +254,14 @@ class _Journal:
 
     def _call(self, id: str, started: tuple[float, int], seconds: float, **fields: Any) -> None:
         name, title, nested = self._calls.get(id, ("unknown", "", 0))
-        given: dict[str, Any] = {"depth": self._depth + nested, "title": title} | fields
+        span_fields: dict[str, Any] = {"depth": self._depth + nested, "title": title} | fields
         self._add(
             "child" if fields.get("child") else "tool",
             name,
             started[0],
             seconds=max(0.0, seconds),
             seq=started[1],
-            **given,
+            **span_fields,
         )
 
     def _decision(self, event: ev.DecisionMade, at: float) -> None:
@@ -298,37 +298,37 @@ class _Tracer:
         self._children = children
         self._limit = limit
         self._journals: list[tuple[_Journal, TracedConversation]] = []
-        self._known = set[str]()  # a file that was written by others may have circles
+        self._seen_ids = set[str]()  # a file that was written by others may have circles
 
     def trace(self, root: Summary, forks: Sequence[Summary]) -> RunTrace:
-        self._known.add(root.id)
+        self._seen_ids.add(root.id)
         spans = list(self._read(root, "", 0))
         first = self._journals[0][0]
         begin = min([journal.first for journal, _ in self._journals if journal.first] or [0.0])
         begin = min([begin, *[span.start for span in spans]])
-        found = [one for _, one in self._journals]
+        conversations = [one for _, one in self._journals]
         depths = {root.id: 0}
-        for fork in forks[: _MAX_CONVERSATIONS - len(found)]:
+        for fork in forks[: _MAX_CONVERSATIONS - len(conversations)]:
             depths[fork.id] = depths.get(fork.parent, 0) + 1
             journal = _Journal(fork, 0, 0)
             for event in self._events(fork):
                 journal.count.take(event)
                 journal.first = journal.first or event.timestamp.timestamp()
-            found.append(_conversation(journal, "fork", fork.parent, depths[fork.id]))
+            conversations.append(_conversation(journal, "fork", fork.parent, depths[fork.id]))
         files = DiffCollector(_DIFF_CHARACTERS)
         diffs = [diff for journal, _ in self._journals for diff in journal.diffs]
         for _, seq, diff in sorted(diffs, key=lambda one: one[0]):
             files.add(seq, diff)
-        shown = _longest(spans, self._limit)
+        longest = _longest(spans, self._limit)
         window = _window(first.answers[-1].model) if first.answers else None
         return RunTrace(
             datetime.fromtimestamp(begin, UTC),
-            tuple([_shifted(one, begin) for one in found]),
-            tuple([_shifted(span, begin) for span in shown]),
+            tuple([_shifted(one, begin) for one in conversations]),
+            tuple([_shifted(span, begin) for span in longest]),
             _points(first.answers),
             files.changes(),
             window,
-            len(spans) - len(shown),
+            len(spans) - len(longest),
             sum(journal.damaged for journal, _ in self._journals),
         )
 
@@ -351,11 +351,11 @@ class _Tracer:
 
     def _descend(self, child: Summary, parent: str, depth: int) -> Iterator[TraceSpan]:
         if (
-            child.id not in self._known
-            and len(self._known) < _MAX_CONVERSATIONS
+            child.id not in self._seen_ids
+            and len(self._seen_ids) < _MAX_CONVERSATIONS
             and depth < _MAX_DEPTH
         ):
-            self._known.add(child.id)
+            self._seen_ids.add(child.id)
             yield from self._read(child, parent, depth + 1)
 
 
@@ -430,8 +430,8 @@ def _points(answers: Sequence[ev.AssistantReplied]) -> tuple[TracePoint, ...]:
 
 def _title(arguments: Mapping[str, Any]) -> str:
     """Return the most informative argument of a call, on one line."""
-    named = [arguments[key] for key in _TITLE_KEYS if isinstance(arguments.get(key), str)]
-    texts = named or [value for value in arguments.values() if isinstance(value, str)]
+    titles = [arguments[key] for key in _TITLE_KEYS if isinstance(arguments.get(key), str)]
+    texts = titles or [value for value in arguments.values() if isinstance(value, str)]
     return _cut(texts[0]) if texts else ""
 
 

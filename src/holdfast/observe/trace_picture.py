@@ -137,8 +137,8 @@ def trace_html(trace: RunTrace) -> str:
 
 def _text(text: str, most: int = 300) -> str:
     """Return a text for XML, in which nothing is hidden."""
-    text = _NO_XML.sub(lambda found: f"\\x{ord(found[0]):02x}", text[:most])
-    return escape(_HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    text = _NO_XML.sub(lambda match: f"\\x{ord(match[0]):02x}", text[:most])
+    return escape(_HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def _clip(text: str, pixels: float) -> str:
@@ -218,18 +218,18 @@ def _svg(trace: RunTrace, standalone: bool) -> Iterator[str]:
 
 
 def _label(x: float, y: float, text: str, style: str = "") -> str:
-    named = f' class="{style}"' if style else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{named}>{text}</text>'
+    class_attribute = f' class="{style}"' if style else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{class_attribute}>{text}</text>'
 
 
 def _charts(points: Sequence[TracePoint], window: int | None) -> list[_Chart]:
     if not points:
         return []
-    sent = [point.input_tokens for point in points]
+    input_tokens = [point.input_tokens for point in points]
     charts = [
         _Chart(
-            f"tokens of a request, up to {max(sent):,} (pale: cached)",
-            sent,
+            f"tokens of a request, up to {max(input_tokens):,} (pale: cached)",
+            input_tokens,
             [point.cached_input_tokens for point in points],
         )
     ]
@@ -238,9 +238,9 @@ def _charts(points: Sequence[TracePoint], window: int | None) -> list[_Chart]:
         charts.append(_Chart(title, [point.total_cost for point in points], line=True))
     shares = [point.context for point in points]
     if window and all(share is not None for share in shares):
-        known = [share or 0.0 for share in shares]
-        title = f"share of the context window ({window:,}), up to {max(known):.0%}"
-        charts.append(_Chart(title, known, line=True))
+        context_shares = [share or 0.0 for share in shares]
+        title = f"share of the context window ({window:,}), up to {max(context_shares):.0%}"
+        charts.append(_Chart(title, context_shares, line=True))
     return charts
 
 
@@ -278,9 +278,9 @@ def _chart(chart: _Chart, x: float, y: float, width: float) -> Iterator[str]:
     yield "</g>"
 
 
-def _tree(found: Sequence[TracedConversation], y: float) -> Iterator[str]:
+def _tree(conversations: Sequence[TracedConversation], y: float) -> Iterator[str]:
     yield _label(_MARGIN, y + 14, "conversations", "head")
-    for row, one in enumerate(found):
+    for row, one in enumerate(conversations):
         at = y + 32 + row * _ROW
         indent = _MARGIN + 14 * min(one.depth, 10)
         name = f"{_relation(one)}{one.id} {one.title}"
@@ -317,7 +317,7 @@ def _waterfall(trace: RunTrace, y: float) -> Iterator[str]:
         label = span.name if instant else f"{span.name} {span.title}"
         label = f"{span.name}: {span.title}" if instant and span.title else label
         indent = 12 * min(span.depth, 8)
-        yield f"<g><title>{_text(_told(trace, span), 900)}</title>"
+        yield f"<g><title>{_text(_tooltip(trace, span), 900)}</title>"
         yield _label(_MARGIN + indent, at + 10, _clip(label, _LABELS - 8 - indent))
         yield (
             f'<rect class="{style}" x="{left + start:.1f}" y="{at}" width="{width:.1f}"'
@@ -325,14 +325,14 @@ def _waterfall(trace: RunTrace, y: float) -> Iterator[str]:
         )
         if not instant:
             after = "running" if span.running else _duration(span.seconds)
-            told = f"{after}, {span.error}" if span.error else after
+            note = f"{after}, {span.error}" if span.error else after
             yield _label(
-                left + start + width + 4, at + 10, _clip(told, _WIDTH - left - start), "dim"
+                left + start + width + 4, at + 10, _clip(note, _WIDTH - left - start), "dim"
             )
         yield "</g>"
 
 
-def _told(trace: RunTrace, span: TraceSpan) -> str:
+def _tooltip(trace: RunTrace, span: TraceSpan) -> str:
     where = ""
     if span.conversation:
         where = f" of {trace.conversations[span.conversation].id}"
@@ -382,7 +382,7 @@ def _file_diffs(trace: RunTrace) -> Iterator[str]:
     removed = sum(file.removed for file in trace.files)
     count = f"{len(trace.files):,} file{'s' * (len(trace.files) > 1)}"
     yield f"<h2>Changed files: {count}, +{added:,} -{removed:,}</h2>"
-    left = _MAX_DIFF_LINES
+    lines_left = _MAX_DIFF_LINES
     for file in trace.files:
         seqs = ", ".join(str(seq) for seq in file.seqs[:20])
         about = f"event{'s' * (len(file.seqs) > 1)} {seqs}{'…' * (len(file.seqs) > 20)}"
@@ -393,14 +393,14 @@ def _file_diffs(trace: RunTrace) -> Iterator[str]:
         if not file.composed:
             yield '<p class="dim">Changed by something else in between: the edits, one by one.</p>'
         lines = file.diff.split("\n")
-        yield "<pre>" + "".join(_diff_line(line) for line in lines[: max(0, left)])
-        if len(lines) > left:
-            yield f'<span class="place">… {len(lines) - max(0, left):,} more lines</span>'
+        yield "<pre>" + "".join(_diff_line(line) for line in lines[: max(0, lines_left)])
+        if len(lines) > lines_left:
+            yield f'<span class="place">… {len(lines) - max(0, lines_left):,} more lines</span>'
         yield "</pre></details>"
-        left -= len(lines)
+        lines_left -= len(lines)
 
 
 def _diff_line(line: str) -> str:
     style = {"+": "add", "-": "remove", "@": "place", "#": "place", "\\": "place"}.get(line[:1], "")
-    named = f' class="{style}"' if style else ""
-    return f"<span{named}>{_text(line, 2000) or ' '}</span>"
+    class_attribute = f' class="{style}"' if style else ""
+    return f"<span{class_attribute}>{_text(line, 2000) or ' '}</span>"

@@ -140,7 +140,7 @@ class _Options(NamedTuple):
     """The checked arguments: the sides of an append, the choice of points, ..."""
 
     when: tuple[str, ...]
-    wanted: Callable[..., bool]
+    is_chosen: Callable[..., bool]
     twice: bool
     deadline: float
     keep: bool  # the runs' folders, since the caller named their folder
@@ -176,10 +176,10 @@ def _point_filter(points: object) -> Callable[..., bool]:
             f" {points!r}."
         )
 
-    def wanted(point: Point, *_: Point) -> bool:
+    def is_chosen(point: Point, *_: Point) -> bool:
         return point.place == APPEND and point.number in numbers
 
-    return wanted
+    return is_chosen
 
 
 def _crashes(watched: Watched, folder: Path | str | None, options: _Options) -> Iterator[Crash]:
@@ -225,12 +225,12 @@ class _Runs(msgspec.Struct):
             raise AssertionError("The program made no append: does it use its argument `store`?")
         chosen = 0
         for point in self._points(life):
-            if not self._options.wanted(point):
+            if not self._options.is_chosen(point):
                 continue
             chosen += 1
             lives = yield from self._crash((point,))
             for second in self._points(lives[-1]) if self._options.twice and lives else ():
-                if self._options.wanted(point, second):
+                if self._options.is_chosen(point, second):
                     yield from self._crash((point, second))
         if self._number:
             return

@@ -67,7 +67,7 @@ def broken(lives: Sequence[ProcessRecord], reference: Journals | None) -> list[s
     for life, after in zip(
         lives, [*[life.began for life in lives[1:]], lives[-1].ended or {}], strict=True
     ):
-        problems += _lost(life, after)
+        problems += _lost_events(life, after)
         for id, events in after.items():
             problems += [f"{text} ({id!r})" for text in _wrongly_resumed(life, id, events)]
     end = lives[-1].ended or {}
@@ -78,15 +78,17 @@ def broken(lives: Sequence[ProcessRecord], reference: Journals | None) -> list[s
     return list(dict.fromkeys(problems))
 
 
-def _lost(life: ProcessRecord, after: Journals) -> Iterator[str]:
+def _lost_events(life: ProcessRecord, after: Journals) -> Iterator[str]:
     """Yield events that were stored or acknowledged and are lost or changed."""
     for id, events in life.began.items():
         now = after.get(id, [])
         if now[: len(events)] != events:
-            changed = next(n for n, event in enumerate(events) if n >= len(now) or now[n] != event)
+            first_change = next(
+                n for n, event in enumerate(events) if n >= len(now) or now[n] != event
+            )
             yield (
-                f"event {events[changed].seq} was in the store, and is"
-                f" {'changed' if changed < len(now) else 'gone'} ({id!r})"
+                f"event {events[first_change].seq} was in the store, and is"
+                f" {'changed' if first_change < len(now) else 'gone'} ({id!r})"
             )
     for note in life.acknowledged:
         events = after.get(note.conversation, [])
@@ -122,13 +124,16 @@ def _wrongly_resumed(life: ProcessRecord, id: str, after: list[AnyEvent]) -> Ite
             )
         if started or not results or results[0].text in (FORKED, FORKED_RUNNING):
             continue
-        answer, told = f"{results[0].text[:100]!r}", results[0].meta.get("outcome") == "unknown"
+        answer, told_unknown = (
+            f"{results[0].text[:100]!r}",
+            results[0].meta.get("outcome") == "unknown",
+        )
         if repeatable:
             yield (
                 f"{what} had been started and may be run again, but was answered without a run:"
                 f" {answer}"
             )
-        elif (not answers or answers[-1] == "raised") and not told:
+        elif (not answers or answers[-1] == "raised") and not told_unknown:
             yield (
                 f"{what} had been started, and the model is not told that its outcome is"
                 f" unknown: {answer}"
@@ -211,19 +216,19 @@ def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
         here = [kill for kill in kills if kill == number or (last and kill > number)]
         lines += ["      --- killed here ---"] * len(here)
         if not last:
-            lines.append(f"{events[number].seq:5} {shown(events[number])}")
+            lines.append(f"{events[number].seq:5} {line_of(events[number])}")
     return "\n".join(lines)
 
 
-def shown(event: AnyEvent) -> str:
+def line_of(event: AnyEvent) -> str:
     """Return an event as one short line."""
     match event:
         case ev.MessageAdded():
             text = f"{event.sender}: {event.text!r}"
         case ev.AssistantReplied():
             calls = [f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls]
-            said = repr(event.text) if event.text else ""
-            text = " ".join(part for part in (said, ", ".join(calls)) if part)
+            quoted = repr(event.text) if event.text else ""
+            text = " ".join(part for part in (quoted, ", ".join(calls)) if part)
         case ev.CodeCallsMade():
             calls = [f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls]
             text = ", ".join(calls)

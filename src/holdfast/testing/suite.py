@@ -80,11 +80,11 @@ class SuiteReport(Data, frozen=True):
     def changes(self) -> dict[str, list[JournalOutcome]]:
         """The journals that differ, by the text of their first difference: a change of a prompt
         is one entry, however many journals show it. The most frequent one comes first."""
-        found: dict[str, list[JournalOutcome]] = {}
+        outcomes: dict[str, list[JournalOutcome]] = {}
         for one in self.outcomes:
             if one.difference is not None:
-                found.setdefault(one.difference.text, []).append(one)
-        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+                outcomes.setdefault(one.difference.text, []).append(one)
+        return dict(sorted(outcomes.items(), key=lambda item: -len(item[1])))
 
     def __str__(self) -> str:
         counts = {
@@ -147,38 +147,38 @@ class SuiteJournal:
         notes: list[str] = []
         try:
             events = self.read()
-            meant = agent and self._suite.agent_of(self, agent)
+            own_agent = agent and self._suite.agent_of(self, agent)
         except (ConfigurationError, StoreError, OSError) as error:
             return JournalOutcome(str(self), "unreadable", reason=self.problem or str(error))
-        if agent is not None and meant is None:
+        if agent is not None and own_agent is None:
             notes.append("it was spawned by no delegation of this agent: replayed without an agent")
         newer = {one.original_type for one in events if isinstance(one, ev.UnknownEvent)}
         if newer:
             notes.append(f"events of a newer version: {', '.join(sorted(newer))}")
-        found = replay(events, meant)
+        result = replay(events, own_agent)
         damaged = next((one for one in events if isinstance(one, ev.DamagedEvent)), None)
-        if damaged is not None and found.difference is None:
+        if damaged is not None and result.difference is None:
             notes.append(f"event {damaged.seq} is damaged: {damaged.reason}")
-        if damaged is not None and found.difference and found.difference.seq == damaged.seq:
+        if damaged is not None and result.difference and result.difference.seq == damaged.seq:
             reason = f"event {damaged.seq} is damaged: {damaged.reason}"
             return JournalOutcome(
-                str(self), "unreadable", found.requests, found.hashed, None, reason
+                str(self), "unreadable", result.requests, result.hashed, None, reason
             )
-        same: Outcome = "same" if found.requests else "empty"
+        same: Outcome = "same" if result.requests else "empty"
         return JournalOutcome(
             str(self),
-            same if found.difference is None else "differs",
-            found.requests,
-            found.hashed,
-            found.difference,
+            same if result.difference is None else "differs",
+            result.requests,
+            result.hashed,
+            result.difference,
             notes=tuple(notes),
         )
 
     def check(self, agent: Agent | None = None) -> None:
         """Raise `AssertionError` with the first difference, or because it cannot be read or has
         nothing to compare."""
-        if (found := self.replay(agent)).outcome != "same":
-            raise AssertionError(str(found))
+        if (outcome := self.replay(agent)).outcome != "same":
+            raise AssertionError(str(outcome))
 
 
 class JournalSuite(Sequence[SuiteJournal]):
@@ -200,20 +200,20 @@ class JournalSuite(Sequence[SuiteJournal]):
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        given = Path(folder).absolute()
-        self.folder = given if given.is_dir() else given.parent
+        place = Path(folder).absolute()
+        self.folder = place if place.is_dir() else place.parent
         self._copies: TemporaryFolder | None = None
         self._stores: dict[Path, SQLiteStore] = {}
-        if not given.exists():
-            raise ConfigurationError(f"JournalSuite: there is no file or folder {str(given)!r}.")
-        paths = sorted(given.rglob("*")) if given.is_dir() else [given]
+        if not place.exists():
+            raise ConfigurationError(f"JournalSuite: there is no file or folder {str(place)!r}.")
+        paths = sorted(place.rglob("*")) if place.is_dir() else [place]
         self._journals = [
-            journal for path in paths if path.is_file() for journal in self._found(path)
+            journal for path in paths if path.is_file() for journal in self._in_file(path)
         ]
         self._by_id = {(one.path, one.id): one for one in self._journals}
         if not self._journals:
             what = "holds no store and no output of `holdfast export`"
-            raise ConfigurationError(f"JournalSuite: {str(given)!r} {what}.")
+            raise ConfigurationError(f"JournalSuite: {str(place)!r} {what}.")
 
     def __len__(self) -> int:
         return len(self._journals)
@@ -259,8 +259,8 @@ class JournalSuite(Sequence[SuiteJournal]):
     def store(self, path: Path) -> SQLiteStore:
         """Return the store in a copy of this file, which must not be migrated, nor get files
         beside it. Raises `StoreError`."""
-        if (known := self._stores.get(path)) is not None:
-            return known
+        if (open_store := self._stores.get(path)) is not None:
+            return open_store
         if self._copies is None:
             self._copies = TemporaryFolder("holdfast-replay-")
         copy = self._copies.path / f"{len(self._stores)}.db"
@@ -269,10 +269,10 @@ class JournalSuite(Sequence[SuiteJournal]):
             if (beside := path.with_name(path.name + end)).exists():
                 shutil.copyfile(beside, copy.with_name(copy.name + end))
         try:
-            found = self._stores[path] = SQLiteStore(copy, "process")
+            store = self._stores[path] = SQLiteStore(copy, "process")
         except StoreError as error:
             raise StoreError(str(error).replace(str(copy), str(path))) from error
-        return found
+        return store
 
     def agent_of(self, journal: SuiteJournal, agent: Agent, depth: int = 0) -> Agent | None:
         """Return the agent that answers in a journal if `agent` answers in its outermost parent;
@@ -286,7 +286,7 @@ class JournalSuite(Sequence[SuiteJournal]):
         above = None if parent is None else self.agent_of(parent, agent, depth + 1)
         return None if parent is None or above is None else _delegate(parent.read(), call, above)
 
-    def _found(self, path: Path) -> Iterator[SuiteJournal]:
+    def _in_file(self, path: Path) -> Iterator[SuiteJournal]:
         if path.name.endswith(_SIDE_FILES):
             return
         try:
@@ -305,14 +305,14 @@ class JournalSuite(Sequence[SuiteJournal]):
 
     def _exported(self, path: Path) -> Iterator[SuiteJournal]:
         """Yield the conversations of exported lines. Only their headers are decoded here."""
-        left, place, number = 0, 0, 0
+        events_left, place, number = 0, 0, 0
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 at, place = place, place + len(line)
                 if not line.strip() or line.startswith(b'{"type":"blob"'):
                     continue
-                if left > 0:
-                    left -= 1
+                if events_left > 0:
+                    events_left -= 1
                     continue
                 header = _header(line)
                 if isinstance(header, str):
@@ -320,7 +320,7 @@ class JournalSuite(Sequence[SuiteJournal]):
                     return
                 by = header.spawned_by or ""
                 yield SuiteJournal(self, path, header.id, at, "", by)
-                left = header.events
+                events_left = header.events
         if not number:
             yield SuiteJournal(self, path, "", 0, "the file is empty", "")
 

@@ -176,13 +176,13 @@ class WatchedStore(SQLiteStore):
 
     def append(self, lease: Lease, batch: Batch) -> bool:
         number = self._places.come_to(APPEND, "before")
-        held = super().append(lease, batch)
+        lease_held = super().append(lease, batch)
         for event in batch.events:
             self._record.write(
                 Acknowledged(lease.conversation_id, event.seq, zlib.crc32(ev.encode(event)))
             )
         self._places.be_at(APPEND, number, "after")
-        return held
+        return lease_held
 
 
 def _watch_tools(record: NoteFile) -> None:

@@ -157,26 +157,28 @@ def cases(
     return list(_cases(_wire_of(wire), _recorded(exchanges), limit))
 
 
-def _wire_of(given: Any) -> Wire:
-    if isinstance(given, str):
-        return wire_named(given)
-    if isinstance(given, type):
-        name = given.__name__
+def _wire_of(wire: Any) -> Wire:
+    if isinstance(wire, str):
+        return wire_named(wire)
+    if isinstance(wire, type):
+        name = wire.__name__
         raise ConfigurationError(f"cases: wire takes an object, not the class {name}: {name}().")
-    check_members("cases", given)
-    return given
+    check_members("cases", wire)
+    return wire
 
 
-def _recorded(given: Any) -> list[RecordedExchange]:
-    if isinstance(given, str | os.PathLike):
-        raise ConfigurationError(f"cases: exchanges takes recordings, not a path: load({given!r}).")
-    found = list(given)
-    for one in found:
+def _recorded(exchanges: Any) -> list[RecordedExchange]:
+    if isinstance(exchanges, str | os.PathLike):
+        raise ConfigurationError(
+            f"cases: exchanges takes recordings, not a path: load({exchanges!r})."
+        )
+    recorded = list(exchanges)
+    for one in recorded:
         if not isinstance(one, RecordedExchange):
             raise ConfigurationError(
                 f"cases: exchanges takes what load(path) returns, not a list with {one!r}."
             )
-    return found
+    return recorded
 
 
 def _cases(wire: Wire, exchanges: Iterable[RecordedExchange], limit: int) -> Iterator[WireCase]:
@@ -201,10 +203,10 @@ def check(
 ) -> WireReport:
     """Run all checks of `cases`, which has the same arguments, and return the result."""
     failures: list[CheckFailure] = []
-    found = cases(wire, exchanges, limit)
-    for case in found:
+    all_cases = cases(wire, exchanges, limit)
+    for case in all_cases:
         try:
             case.run()
         except CheckFailed as error:
             failures.append(CheckFailure(case.name, str(error)))
-    return WireReport(len(found) - len(failures), tuple(failures))
+    return WireReport(len(all_cases) - len(failures), tuple(failures))

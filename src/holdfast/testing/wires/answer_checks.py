@@ -18,7 +18,7 @@ from holdfast.testing.wires import mutations
 from holdfast.testing.wires.exchanges import RecordedExchange, RecordedResponse
 from holdfast.testing.wires.framing import Framing, StreamEvent
 from holdfast.testing.wires.mutations import covers
-from holdfast.testing.wires.reading import Outcome, Reader, cut, decode, said, turn
+from holdfast.testing.wires.reading import Outcome, Reader, cut, decode, text_message, turn
 
 T = TypeVar("T")
 
@@ -37,22 +37,22 @@ def check_reading(reader: Reader, exchange: RecordedExchange, limit: int = 0) ->
 
 
 def _compare(reader: Reader, expected: Mapping[str, Any] | None, outcome: Outcome) -> None:
-    wanted = {} if expected is None else dict(expected)
-    error: Mapping[str, Any] | None = wanted.pop("error", None)
+    expected_fields = {} if expected is None else dict(expected)
+    error: Mapping[str, Any] | None = expected_fields.pop("error", None)
     if isinstance(outcome, LLMError):
         if expected is not None and error is None:
             reader.fail(f"an answer is expected, and the wire raised {outcome!r}")
         for name, value in (error or {}).items():
-            found = type(outcome).__name__ if name == "type" else getattr(outcome, name)
-            if found != value:
-                reader.fail(f"the error's {name} is {found!r}, not {value!r} ({outcome!r})")
+            actual = type(outcome).__name__ if name == "type" else getattr(outcome, name)
+            if actual != value:
+                reader.fail(f"the error's {name} is {actual!r}, not {value!r} ({outcome!r})")
         return
     if error is not None:
         reader.fail(f"an error is expected, and the wire read the answer {outcome.text!r}")
-    for name, value in wanted.items():
-        found = _as_data(getattr(outcome, name))
-        if not covers(found, value):
-            reader.fail(f"{name} is {found!r}, not {value!r}")
+    for name, value in expected_fields.items():
+        actual = _as_data(getattr(outcome, name))
+        if not covers(actual, value):
+            reader.fail(f"{name} is {actual!r}, not {value!r}")
 
 
 def _as_data(value: Any) -> Any:
@@ -60,9 +60,9 @@ def _as_data(value: Any) -> Any:
     if isinstance(value, msgspec.Raw):
         return decode(bytes(value)) if value else None
     if isinstance(value, msgspec.Struct):
-        found = {name: _as_data(getattr(value, name)) for name in value.__struct_fields__}
+        fields = {name: _as_data(getattr(value, name)) for name in value.__struct_fields__}
         tag = value.__struct_config__.tag
-        return found if tag is None else {"type": tag, **found}
+        return fields if tag is None else {"type": tag, **fields}
     if isinstance(value, dict):
         return {key: _as_data(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, tuple | list):
@@ -88,15 +88,15 @@ def check_form(reader: Reader, answer: Completion) -> None:
     if any(call.id for call in answer.calls):
         reader.fail("a call has an `id`, which the conversation assigns; use `provider_id`")
     try:
-        written = answer.to_json()
-        again = Completion.from_json(written)
+        encoded = answer.to_json()
+        again = Completion.from_json(encoded)
         reader.wire.assistant(answer.text, answer.calls, answer.native, {})
-        request = reader.request([said("Hello."), again, *turn(again)], answer.model)
+        request = reader.request([text_message("Hello."), again, *turn(again)], answer.model)
         decode(request)
     except Exception as error:
         reader.fail(f"the answer cannot be journaled and sent back: {error!r}", error)
-    if again.to_json() != written:
-        reader.fail(f"the answer changes in the journal: {written!r} becomes {again.to_json()!r}")
+    if again.to_json() != encoded:
+        reader.fail(f"the answer changes in the journal: {encoded!r} becomes {again.to_json()!r}")
 
 
 def check_streamed(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
@@ -123,24 +123,24 @@ def check_cuts(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> No
             for size in (*_SIZES, len(data)):
                 deltas = []
                 doing = f"the stream in pieces of {size}{name}"
-                found = reader.stream(cut(data, size), doing, deltas.append)
-                _same(reader, whole, found, "the answer differs from that of the whole stream")
-                if isinstance(found, Completion):
-                    _check_deltas(reader, found, deltas)
+                outcome = reader.stream(cut(data, size), doing, deltas.append)
+                _same(reader, whole, outcome, "the answer differs from that of the whole stream")
+                if isinstance(outcome, Completion):
+                    _check_deltas(reader, outcome, deltas)
 
 
 def _check_deltas(reader: Reader, answer: Completion, deltas: Sequence[Delta]) -> None:
     for kind, whole in (("text", answer.text), ("reasoning", answer.reasoning)):
-        said = "".join(delta.text for delta in deltas if delta.kind == kind)
-        if said != whole:
-            reader.fail(f"the {kind} deltas are {said!r} together, and the answer has {whole!r}")
+        joined = "".join(delta.text for delta in deltas if delta.kind == kind)
+        if joined != whole:
+            reader.fail(f"the {kind} deltas are {joined!r} together, and the answer has {whole!r}")
     for index, call in enumerate(answer.calls):
         pieces = [delta for delta in deltas if delta.kind == "tool" and delta.index == index]
         if [delta.name for delta in pieces[:1]] != [call.name]:
             reader.fail(f"call {index} has no first delta with its name {call.name!r}")
-        said = "".join(delta.text for delta in pieces)
-        if not call.invalid and decode(said.encode() or b"{}") != call.arguments:
-            reader.fail(f"the deltas of call {index} are {said!r} together: {call.arguments!r}")
+        joined = "".join(delta.text for delta in pieces)
+        if not call.invalid and decode(joined.encode() or b"{}") != call.arguments:
+            reader.fail(f"the deltas of call {index} are {joined!r} together: {call.arguments!r}")
 
 
 def check_truncation(reader: Reader, exchange: RecordedExchange, limit: int) -> None:
@@ -153,9 +153,9 @@ def check_truncation(reader: Reader, exchange: RecordedExchange, limit: int) -> 
         end = max(0, len(data) - _TAIL)
         places = [*_sample(range(end), limit), *range(end, len(data))]
         for place in places:
-            found = reader.stream([data[:place]], f"the first {place} of {len(data)} bytes")
-            if isinstance(found, Completion):
-                _same(reader, whole, found, "a part of the stream is another answer", _COUNTS)
+            outcome = reader.stream([data[:place]], f"the first {place} of {len(data)} bytes")
+            if isinstance(outcome, Completion):
+                _same(reader, whole, outcome, "a part of the stream is another answer", _COUNTS)
 
 
 def check_mutations(reader: Reader, exchange: RecordedExchange, limit: int) -> None:
@@ -164,10 +164,10 @@ def check_mutations(reader: Reader, exchange: RecordedExchange, limit: int) -> N
         if response.status != 200:
             _check_error_bodies(reader, response, limit)
             continue
-        changed = [*_sample(list(_changes(response)), limit), *_deep(response)]
+        changes = [*_sample(list(_changes(response)), limit), *_deep(response)]
         if response.is_stream:
-            changed += list(_reordered(Framing.of(response.body), limit // 8))
-        for make in changed:
+            changes += list(_reordered(Framing.of(response.body), limit // 8))
+        for make in changes:
             data, what = make()
             if response.is_stream:
                 outcome = reader.stream([data], what)
@@ -213,8 +213,8 @@ def _event_change(
 ) -> tuple[bytes, str]:
     event = framing.events[position]
     text, what = mutations.wrong_text(event.value, path, number)
-    changed = framing.replaced(position, StreamEvent(text, event.fields))
-    return framing.render(changed), f"event {position}: {what}"
+    replacement = framing.replaced(position, StreamEvent(text, event.fields))
+    return framing.render(replacement), f"event {position}: {what}"
 
 
 def _deep(response: RecordedResponse) -> Iterator[_Change]:
@@ -233,8 +233,8 @@ def _check_error_bodies(reader: Reader, response: RecordedResponse, limit: int) 
         return
     for change in _sample(list(_changes(response)), limit):
         data, what = change()
-        changed = msgspec.structs.replace(response, body=data.decode("utf-8", "replace"))
-        reader.read(changed, what)
+        mutated = msgspec.structs.replace(response, body=data.decode("utf-8", "replace"))
+        reader.read(mutated, what)
 
 
 def _reordered(framing: Framing, limit: int) -> Iterator[_Change]:
@@ -269,15 +269,15 @@ def check_additions(reader: Reader, exchange: RecordedExchange, limit: int) -> N
         whole = reader.read(response)
         if response.is_stream:
             for data, what in _stream_additions(Framing.of(response.body), exchange, limit):
-                found = reader.stream([data], what)
-                _same(reader, whole, found, "the answer changes", _DETAILS)
+                outcome = reader.stream([data], what)
+                _same(reader, whole, outcome, "the answer changes", _DETAILS)
             continue
         for value, what in _sample(list(mutations.added_fields(response.body)), limit):
-            found = reader.plain(mutations.dump(value).encode(), what)
-            _same(reader, whole, found, "the answer changes", _DETAILS)
+            outcome = reader.plain(mutations.dump(value).encode(), what)
+            _same(reader, whole, outcome, "the answer changes", _DETAILS)
         for text, what in mutations.other_texts(response.body):
-            found = reader.plain(text.encode("utf-8", "surrogatepass"), what)
-            _same(reader, whole, found, "the answer changes")
+            outcome = reader.plain(text.encode("utf-8", "surrogatepass"), what)
+            _same(reader, whole, outcome, "the answer changes")
 
 
 def _stream_additions(

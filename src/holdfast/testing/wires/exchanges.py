@@ -83,10 +83,10 @@ def load(path: str | os.PathLike[str]) -> list[RecordedExchange]:
     `OSError` for one that cannot be read.
     """
     place = Path(path)
-    found = sorted(place.glob("*.json")) if place.is_dir() else [place]
-    if not found:
+    files = sorted(place.glob("*.json")) if place.is_dir() else [place]
+    if not files:
         raise ConfigurationError(f"{place} has no recording: no file *.json.")
-    return [exchange for file in found for exchange in _read(file.stem, file.read_bytes(), file)]
+    return [exchange for file in files for exchange in _read(file.stem, file.read_bytes(), file)]
 
 
 def shipped(wire_name: str) -> list[RecordedExchange]:
@@ -104,9 +104,9 @@ def _read(stem: str, data: bytes, place: object) -> list[RecordedExchange]:
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{place} is not a recording: {error}.") from None
     bodies = [*(one.request.get("body") for one in interactions), None]
-    found: list[RecordedExchange] = []
+    exchanges: list[RecordedExchange] = []
     for number, one in enumerate(interactions):
         fields = msgspec.structs.asdict(one)
         fields |= {"name": f"{stem}-{one.name or number}", "following": bodies[number + 1]}
-        found.append(RecordedExchange(**fields))
-    return found
+        exchanges.append(RecordedExchange(**fields))
+    return exchanges

@@ -41,7 +41,7 @@ def at(value: Any, path: Path) -> Any:
     return value
 
 
-def changed(value: Any, path: Path, new: Any) -> Any:
+def with_value(value: Any, path: Path, new: Any) -> Any:
     """Return a JSON value with `new` at `path`."""
     if not path:
         return new
@@ -49,20 +49,20 @@ def changed(value: Any, path: Path, new: Any) -> Any:
     if len(path) == 1 and new is _REMOVED:
         del copy[path[0]]
     else:
-        copy[path[0]] = changed(copy[path[0]], path[1:], new)
+        copy[path[0]] = with_value(copy[path[0]], path[1:], new)
     return copy
 
 
 def shape(value: Any, path: Path) -> tuple[Any, ...]:
     """Return a path with the `type` of each object on it and without positions in lists. The same
     code of a wire reads all values of one shape."""
-    found: list[Any] = []
+    steps: list[Any] = []
     here: Any = value
     for key in path:
         kind = here.get("type") if isinstance(key, str) else None
-        found.append((kind if isinstance(kind, str) else "", key if isinstance(key, str) else 0))
+        steps.append((kind if isinstance(kind, str) else "", key if isinstance(key, str) else 0))
         here = here[key]
-    return (*found, type(here).__name__)
+    return (*steps, type(here).__name__)
 
 
 def number_of_wrong(path: Path) -> int:
@@ -74,12 +74,12 @@ def wrong_text(value: Any, path: Path, number: int) -> tuple[str, str]:
     """Return the JSON text of `value` with mutation `number` at `path`, and its description."""
     where = "/".join(map(str, path)) or "the value"
     if number < len(WRONG):
-        return dump(changed(value, path, WRONG[number])), f"{where} is {WRONG[number]!r}"
+        return dump(with_value(value, path, WRONG[number])), f"{where} is {WRONG[number]!r}"
     if number == len(WRONG) + len(BROKEN):
-        return dump(changed(value, path, _REMOVED)), f"{where} is missing"
+        return dump(with_value(value, path, _REMOVED)), f"{where} is missing"
     text, mark = BROKEN[number - len(WRONG)], "holdfast mark"
-    shown = repr(text) if len(text) < 20 else "nested without end"
-    return dump(changed(value, path, mark)).replace(dump(mark), text), f"{where} is {shown}"
+    text_label = repr(text) if len(text) < 20 else "nested without end"
+    return dump(with_value(value, path, mark)).replace(dump(mark), text), f"{where} is {text_label}"
 
 
 def dump(value: Any) -> str:
@@ -93,19 +93,19 @@ def dump(value: Any) -> str:
 def added_fields(value: Any) -> Iterator[tuple[Any, str]]:
     """Yield copies of the value, each with an unknown field in another one of its objects."""
     for path in paths(value):
-        found = at(value, path)
-        if isinstance(found, dict):
+        inner = at(value, path)
+        if isinstance(inner, dict):
             where = "/".join(map(str, path)) or "the value"
-            added = {**cast("dict[str, Any]", found), UNKNOWN: UNKNOWN_VALUE}
-            yield changed(value, path, added), f"an unknown field in {where}"
+            added = {**cast("dict[str, Any]", inner), UNKNOWN: UNKNOWN_VALUE}
+            yield with_value(value, path, added), f"an unknown field in {where}"
 
 
 def without_unknown(value: Any) -> Any:
     """Return a JSON value without the unknown fields and without empty objects."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        found = {key: without_unknown(item) for key, item in items if key != UNKNOWN}
-        return {key: item for key, item in found.items() if item != {}}
+        fields = {key: without_unknown(item) for key, item in items if key != UNKNOWN}
+        return {key: item for key, item in fields.items() if item != {}}
     if isinstance(value, list):
         return [without_unknown(item) for item in cast("list[Any]", value)]
     return value
@@ -131,40 +131,40 @@ def _doubled(value: Any) -> str:
 
 def leaves(value: Any, keep: Callable[[str], bool]) -> set[str]:
     """Return the texts in a JSON value that `keep` accepts."""
-    found: set[str] = set()
+    texts: set[str] = set()
     for path in paths(value):
         text = at(value, path)
         if isinstance(text, str) and keep(text):
-            found.add(text)
-    return found
+            texts.add(text)
+    return texts
 
 
-def contains(value: Any, wanted: Any) -> bool:
+def contains(value: Any, expected: Any) -> bool:
     """Return True if a JSON value or a value in it matches `wanted`: a text that contains it, or
     an object with its keys and values."""
-    return any(_covers(at(value, path), wanted) for path in paths(value))
+    return any(_covers(at(value, path), expected) for path in paths(value))
 
 
-def _covers(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, dict):
+def _covers(value: Any, expected: Any) -> bool:
+    if isinstance(expected, dict):
         return isinstance(value, dict) and all(
             key in value and covers(value[key], item)
-            for key, item in cast("dict[str, Any]", wanted).items()
+            for key, item in cast("dict[str, Any]", expected).items()
         )
-    if isinstance(wanted, str):
-        return isinstance(value, str) and wanted in value
-    return value == wanted
+    if isinstance(expected, str):
+        return isinstance(value, str) and expected in value
+    return value == expected
 
 
-def covers(value: Any, wanted: Any) -> bool:
+def covers(value: Any, expected: Any) -> bool:
     """Return True if a JSON value equals `wanted`, apart from additional keys of its objects."""
-    if isinstance(wanted, dict):
-        return _covers(value, wanted)
-    if isinstance(wanted, list):
-        items = cast("list[Any]", wanted)
+    if isinstance(expected, dict):
+        return _covers(value, expected)
+    if isinstance(expected, list):
+        items = cast("list[Any]", expected)
         return (
             isinstance(value, list)
             and len(cast("list[Any]", value)) == len(items)
             and all(map(covers, cast("list[Any]", value), items))
         )
-    return value == wanted
+    return value == expected

@@ -112,7 +112,7 @@ class Reader:
         return Transcript(items).fragments(self.wire, {}, model or "m")
 
 
-def said(text: str, role: Literal["system", "user"] = "user") -> Message:
+def text_message(text: str, role: Literal["system", "user"] = "user") -> Message:
     """Return a message with one text."""
     return Message((TextContent(text),), role=role)
 
@@ -120,7 +120,7 @@ def said(text: str, role: Literal["system", "user"] = "user") -> Message:
 def turn(answer: Completion) -> list[Any]:
     """Return items that may follow an answer: the results of its calls and a user message."""
     results = [(call, ToolResult((TextContent(f"done {call.name}"),))) for call in answer.calls]
-    return [*results, said("Tell me more.")]
+    return [*results, text_message("Tell me more.")]
 
 
 def cut(data: bytes, size: int) -> list[bytes]:

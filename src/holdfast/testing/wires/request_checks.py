@@ -25,7 +25,7 @@ from holdfast.testing.wires import mutations
 from holdfast.testing.wires.exchanges import RecordedExchange, RecordedResponse
 from holdfast.testing.wires.framing import Framing
 from holdfast.testing.wires.mutations import contains, leaves
-from holdfast.testing.wires.reading import Reader, as_call, decode, said, turn
+from holdfast.testing.wires.reading import Reader, as_call, decode, text_message, turn
 
 _LONG = 64  # characters; shorter ids need not be in the next request
 
@@ -38,9 +38,11 @@ def check_return(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> 
             continue
         reader.begin("the request after the recorded answer")
         again = Completion.from_json(answer.to_json())  # by way of the journal
-        request = decode(reader.request([said("Hello."), again, *turn(again)], answer.model))
-        wanted = [*exchange.carried, *_taken_back(exchange, response)]
-        for value in wanted:
+        request = decode(
+            reader.request([text_message("Hello."), again, *turn(again)], answer.model)
+        )
+        expected_parts = [*exchange.carried, *_taken_back(exchange, response)]
+        for value in expected_parts:
             if not contains(request, value):
                 reader.fail(f"{value!r} of the answer is not in it: {json.dumps(request)}")
         for call in answer.calls:
@@ -70,7 +72,7 @@ def check_requests(reader: Reader, exchange: RecordedExchange, limit: int = 0) -
     """Check that requests are JSON, that a history always gives the same bytes, and that a longer
     history begins with the bytes of a shorter one."""
     answers = [reader.read(response) for response in exchange.responses]
-    items: list[Any] = [said("Hello, wörld \U0001f600.")]
+    items: list[Any] = [text_message("Hello, wörld \U0001f600.")]
     lengths = [1]
     model = ""
     for answer in answers:
@@ -117,7 +119,7 @@ def check_calls(reader: Reader) -> None:
             reader.fail(f"`call_id` gives {legal!r}, and not always the same text")
         if legal and wire.call_id(as_call("f", {}, legal)) != legal:
             reader.fail(f"`call_id` changes the id {legal!r}, which it made itself")
-    items: list[Any] = [said("Hello.")]
+    items: list[Any] = [text_message("Hello.")]
     names = iter(range(1000))
     for id in hostile:
         call = as_call(f"kit_{next(names)}_f", {"a": [1, "é"]}, id)
@@ -140,7 +142,7 @@ def _check_pairs(reader: Reader) -> None:
     reader.begin("two answers whose calls have one id")
     fragments = reader.fragments(
         [
-            said("Hello."),
+            text_message("Hello."),
             Completion("", calls=(first,), wire=wire.name),
             (first, ToolResult((TextContent("one"),))),
             Completion("", calls=(second,), wire=wire.name),
@@ -177,8 +179,14 @@ def check_content(reader: Reader) -> None:
         wrong = ToolResult((block,), is_error=True)
         for items in (
             [Message((block,))],
-            [said("Hello."), answer, (call, result), (invalid, wrong), said("More.")],
-            [said("Hello."), said("Be brief.", "system"), Message((block, block))],
+            [
+                text_message("Hello."),
+                answer,
+                (call, result),
+                (invalid, wrong),
+                text_message("More."),
+            ],
+            [text_message("Hello."), text_message("Be brief.", "system"), Message((block, block))],
         ):
             reader.begin(f"a request with {type(block).__name__}")
             try:
@@ -210,7 +218,7 @@ def check_head(reader: Reader) -> None:
     """Check that the wire accepts each parameter or raises `ConfigurationError`, and that the path
     and the headers are text."""
     wire = reader.wire
-    fragments = reader.fragments([said("Hello.")])
+    fragments = reader.fragments([text_message("Hello.")])
     for name, value in _PARAMETERS.items():
         reader.begin(f"a request with {name}")
         try:
