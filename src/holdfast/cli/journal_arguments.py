@@ -13,7 +13,7 @@ _PLACE: Options = {
 _STORE: Options = {"file FILE": "the SQLite file given as --store"}
 _ID = "the conversation's id, or its beginning"
 _ID_OR_ALL: Options = {"id [ID]": f"{_ID}; without it, all conversations"}
-_TOLD = (
+_TELL_COMMANDS = (
     "send approve reject answer decline pause resume interrupt condense rename tag untag ask use"
 )
 
@@ -118,7 +118,7 @@ examples:
     {
         **_PLACE,
         "id ID": _ID,
-        "what WHAT": Option("see above", choices=_TOLD.split()),
+        "what WHAT": Option("see above", choices=_TELL_COMMANDS.split()),
         "words [MORE ...]": "the text, the call, question or name, the values, reason or tags",
         "--arguments JSON": (
             'approve: run the call with these arguments instead, such as \'{"command": "ls"}\''

@@ -7,7 +7,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 
 from holdfast import events as ev
 from holdfast.agent.prompt import split_parts
@@ -23,6 +23,7 @@ from holdfast.cli.text import (
     TextLine,
     clip,
     json_shown,
+    minute,
     one_line,
     plain_line,
     safe,
@@ -172,10 +173,7 @@ def _print_list(console: Console, found: Sequence[Summary], options: Namespace) 
         return
     rows = [("ID", "STATUS", "EVENTS", "UPDATED", "TITLE")]
     for entry in found:
-        updated = entry.updated
-        with suppress(OverflowError):  # the first or the last day of the calendar
-            updated = updated and updated.astimezone()
-        shown = updated.strftime("%Y-%m-%d %H:%M") if updated else ""
+        shown = minute(entry.updated)
         id, standing = one_line(entry.id), one_line(entry.standing)
         title = one_line(" ".join([entry.title, *[f"[{tag}]" for tag in entry.tags]]))
         rows.append((id, standing, f"{entry.last_seq:,}", shown, title))

@@ -21,7 +21,7 @@ from holdfast.cli.render import last, last_word
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
 from holdfast.cli.terminal_input import is_interactive
-from holdfast.cli.text import clip, counted, dollars, one_line, status_text, token_parts
+from holdfast.cli.text import clip, counted, dollars, minute, one_line, status_text, token_parts
 from holdfast.content import FileContent
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.errors import ConfigurationError, Conflict, HoldfastError, RuntimeFault, StoreError
@@ -110,10 +110,8 @@ def _choose(options: Namespace, env: Mapping[str, str], console: Console) -> boo
 
 
 def _row(entry: Summary) -> str:
-    updated = entry.updated and entry.updated.astimezone()
-    shown = updated.strftime("%Y-%m-%d %H:%M") if updated else ""
     title = one_line(entry.title) or one_line(entry.id)
-    return f"{shown:<16}  {one_line(entry.standing):<24}  {title}"
+    return f"{minute(entry.updated):<16}  {one_line(entry.standing):<24}  {title}"
 
 
 class _Talk:

@@ -34,6 +34,13 @@ T = TypeVar("T")
 
 _POLL_SECONDS = 0.2  # between two checks for signals
 ASK_SECONDS = 600.0  # that `tell ask` waits for the answer without --wait
+# The largest number of words of a command, and their meaning.
+_WORDS = {
+    "approve": (1, "one call"),
+    "use": (1, "the name of one agent or model"),
+    "answer": (2, "one question and the values as one JSON object"),
+    **dict.fromkeys(("pause", "resume", "interrupt"), (0, "no text")),
+}
 _CALL = re.compile(r"\d+\.\d+")  # a call's id
 _QUESTION = re.compile(r"\d+\.\d+\?\d+")  # a question's id
 
@@ -53,20 +60,13 @@ def tell(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 def _check(options: Namespace) -> None:
     what, words = options.what, options.words
-    given = f"not {' '.join(words)!r}"
+    most, form = _WORDS.get(what, (len(words), ""))
+    if len(words) > most or (what == "use" and not words):
+        raise UsageError(f"tell {what} takes {form}, not {' '.join(words)!r}")
     if what == "send" and not words:
         raise UsageError("tell send takes the text, or - to read it from standard input")
     if what == "ask" and not "".join(words).strip():
         raise UsageError("tell ask takes the question")
-    if what == "approve" and len(words) > 1:
-        raise UsageError(f"tell approve takes one call, {given}")
-    if what == "use" and len(words) != 1:
-        raise UsageError(f"tell use takes the name of one agent or model, {given}")
-    if what == "answer" and len(words) > 2:
-        form = "one question and the values as one JSON object"
-        raise UsageError(f"tell answer takes {form}, {given}")
-    if what in ("pause", "resume", "interrupt") and words:
-        raise UsageError(f"tell {what} takes no text, {given}")
     if options.arguments is not None and what != "approve":
         raise UsageError("--arguments is for approve only")
     if options.attach and what != "send":

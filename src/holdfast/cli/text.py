@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -120,6 +122,14 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
     return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def minute(time: datetime | None) -> str:
+    """Return a time by the clock of this machine: `2026-11-24 09:00`; "" for None."""
+    if time is not None:
+        with suppress(OverflowError):  # the first or the last day of the calendar
+            time = time.astimezone()
+    return f"{time:%Y-%m-%d %H:%M}" if time else ""
 
 
 def size(count: int) -> str:

@@ -59,18 +59,11 @@ def tools(options: Namespace, env: Mapping[str, str]) -> Exit:
     with _reserve_stdout() as out:
         console, status = Console(env, out=out), Console(env, out=sys.stderr)
         try:
-            # `check` prints the collected warnings; the other actions print those they need.
+            # `check` prints the warnings; the other actions print those they need.
             with _collect_warnings() as collected, toolset(options, env) as found:
-                command = _Command(options, found, console, status)
-                match options.what:
-                    case "list":
-                        code = command.list()
-                    case "describe":
-                        code = command.describe()
-                    case "call":
-                        code = command.call()
-                    case _:
-                        code = command.check(collected)
+                command = _Command(options, found, console, status, collected)
+                actions = {"list": command.list, "describe": command.describe, "call": command.call}
+                code = actions.get(options.what, command.check)()
         finally:
             status.close()
             console.close()
@@ -78,12 +71,13 @@ def tools(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 
 class _Command(NamedTuple):
-    """The actions of the command. `status` writes to stderr."""
+    """The actions of the command. `status` writes to stderr. `warnings` are the library's."""
 
     options: Namespace
     toolset: Toolset
     console: Console
     status: Console
+    warnings: Iterable[str]
 
     def list(self) -> Exit:
         manager, console = self.toolset.manager, self.console
@@ -164,8 +158,8 @@ class _Command(NamedTuple):
             self._json(result.structured_content)
         return Exit.FAILED if result.is_error else Exit.FINISHED
 
-    def check(self, warnings: Iterable[str]) -> Exit:
-        """Ask every service and print the problems. `warnings` are the library's meanwhile."""
+    def check(self) -> Exit:
+        """Ask every service and print the problems."""
         manager, console = self.toolset.manager, self.console
         self.status.status("asking services")
         manager.discover()
@@ -180,7 +174,7 @@ class _Command(NamedTuple):
         # Without the warnings about services and quarantined tools, which are shown below.
         unusable = [
             text
-            for text in dict.fromkeys(warnings)
+            for text in dict.fromkeys(self.warnings)
             if text not in errors.values() and not any(repr(name) in text for name in manager.held)
         ]
         healthy = all(one.ok for one in health.values())
