@@ -14,7 +14,7 @@ _STORE: Options = {"file FILE": "the SQLite file given as --store"}
 _ID = "the conversation's id, or its beginning"
 _ID_OR_ALL: Options = {"id [ID]": f"{_ID}; without it, all conversations"}
 _TELL_COMMANDS = (
-    "send approve reject answer decline pause resume interrupt condense rename tag untag ask use"
+    "send,approve,reject,answer,decline,pause,resume,interrupt,condense,rename,tag,untag,ask,use"
 )
 
 SHOW = CommandLine(
@@ -71,7 +71,7 @@ Exit code 0: listed, also if there are none. 1: the server cannot be reached.
         "--status S": """only conversations that are idle, running, paused, waiting,
             finished, error or stuck""",
         "--tag TAG ...": "only conversations with this tag",
-        "--limit N": Option("the largest number of conversations to list (100)", default=100),
+        "--limit N = 100": "the largest number of conversations to list (100)",
         "--json": "print JSON lines",
     },
     function="show.list_",
@@ -118,7 +118,7 @@ examples:
     {
         **_PLACE,
         "id ID": _ID,
-        "what WHAT": Option("see above", choices=_TELL_COMMANDS.split()),
+        f"what WHAT {{{_TELL_COMMANDS}}}": "see above",
         "words [MORE ...]": "the text, the call, question or name, the values, reason or tags",
         "--arguments JSON": (
             'approve: run the call with these arguments instead, such as \'{"command": "ls"}\''
@@ -155,7 +155,7 @@ examples:
     {
         **_PLACE,
         "id ID": _ID,
-        "what WHAT": Option("list, add or cancel", choices=["list", "add", "cancel"]),
+        "what WHAT {list,add,cancel}": "list, add or cancel",
         "words [MORE ...]": "the text, or the timer's id",
         "--at TIME": "add: a time in ISO form; without an offset the clock of --timezone",
         "--every SECONDS": Option(
@@ -164,12 +164,9 @@ examples:
         ),
         "--cron FIELDS": "add: minute, hour, day of month, month and day of week",
         "--timezone ZONE": "add: a zone such as Europe/Berlin; --cron without it is in UTC",
-        "--misfire POLICY": Option(
-            "add: what becomes of occurrences that nobody could send: one message for all"
-            " (once), none if they are late (skip), or one for each of the last ten (all)",
-            choices=["once", "skip", "all"],
-            default="once",
-        ),
+        "--misfire POLICY {once,skip,all} = once": """add: what becomes of occurrences that nobody
+            could send: one message for all (once), none if they are late (skip), or one for each of
+            the last ten (all)""",
         "--name NAME": "add: the timer's id; a timer of this id is replaced",
         "--key KEY": "drop the command if another one was posted under this key before",
     },
@@ -219,9 +216,7 @@ examples:
     {
         **_PLACE,
         **_ID_OR_ALL,
-        "--limit N": Option(
-            "the largest number of conversations, and of rows in a table (20)", default=20
-        ),
+        "--limit N = 20": "the largest number of conversations, and of rows in a table (20)",
         "--json": "print one JSON object with the keys whole and conversations",
     },
 )
@@ -288,10 +283,8 @@ examples:
         "-o --output OUT": """write to this file, which is replaced only after everything is
             written""",
         "--salvage": "write the readable part of a damaged store",
-        "--to": Option(
-            "write the single conversation ID into the new folder OUT, in OpenHands' format",
-            choices=["openhands"],
-        ),
+        "--to {openhands}": """write the single conversation ID into the new folder OUT, in
+            OpenHands' format""",
     },
     function="transfer.export",
 )
@@ -317,10 +310,9 @@ examples:
             "the SQLite file to write to, which is created if it does not exist", required=True
         ),
         "--id NEW": "import the only conversation in FILE under this id",
-        "--from": Option(
+        "--from {openhands}": Option(
             "FILE is the folder of a conversation in OpenHands' format",
             dest="origin",
-            choices=["openhands"],
         ),
     },
     function="transfer.import_",

@@ -14,7 +14,7 @@ from holdfast.cli.exit_codes import Exit
 
 
 class Option:
-    """An option whose value has a type, choices or a default: the settings of `add_argument`."""
+    """An option with settings of `add_argument` that its usage does not say."""
 
     def __init__(self, help: str, **settings: Any) -> None:
         self.settings: dict[str, Any] = {"help": help, **settings}
@@ -22,12 +22,15 @@ class Option:
 
 # The options of a command: usage -> help, or an `Option`, or the options of a group with that
 # title. The usage is written as in a synopsis: `--flag`, `--option VALUE`, `--option VALUE ...`
-# (repeatable), `name VALUE` (positional), `name [VALUE]` (may be left out), `name [VALUE ...]`. The
-# value `N` is a whole number from 1, unless the `Option` has another type.
+# (repeatable), `name VALUE` (positional), `name [VALUE]` (may be left out), `name [VALUE ...]`.
+# `{one,two}` behind it are the choices, and ` = one` is the default. The value `N` is a whole
+# number from 1, unless the `Option` has another type.
 Options = Mapping[str, "str | Option | Options"]
 _USAGE = re.compile(
     r"(?P<names>-\S+(?: -\S+)*|\w+)"
-    r"(?: \[(?P<optional>[A-Za-z]+)(?P<many> \.\.\.)?\]| (?P<metavar>\S+)(?P<repeatable> \.\.\.)?)?"
+    r"(?: \[(?P<optional>[A-Za-z]+)(?P<many> \.\.\.)?\]"
+    r"| (?P<metavar>[^\s={]\S*)(?P<repeatable> \.\.\.)?)?"
+    r"(?: \{(?P<choices>\S+)\})?(?: =(?: (?P<default>\S+)|(?P<empty>)))?"
 )
 
 
@@ -177,11 +180,15 @@ def _add(parser: argparse._ActionsContainer, options: Options) -> None:  # pyrig
         form: dict[str, Any] = {"metavar": optional or found["metavar"]}
         if found["metavar"] == "N":
             form["type"] = _COUNT
+        if found["choices"]:
+            form["choices"] = found["choices"].split(",")
+        if (default := found["default"] or found["empty"]) is not None:
+            form["default"] = default
         if optional:
             form["nargs"] = "*" if found["many"] else "?"
         elif found["repeatable"]:
             settings = {**settings, "help": f"{settings['help']}; repeatable"}
             form |= {"action": "append", "default": []}
-        elif names[0].startswith("-") and not found["metavar"] and "choices" not in settings:
+        elif names[0].startswith("-") and not found["metavar"] and not found["choices"]:
             form = {"action": "store_true"}
         parser.add_argument(*names, **dict[str, Any](form | settings))

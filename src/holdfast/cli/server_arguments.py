@@ -8,17 +8,12 @@ from holdfast.cli.session_arguments import FOLDER_OF_MODELS, SANDBOX_REACH, obse
 _TOOL_CONFIG = "the tool config"
 _HOST = "another Host header to accept"
 _FILES: Options = {
-    "--listen HOST:PORT": Option(
-        "the address to listen on (127.0.0.1:8765); port 0 takes any free port",
-        default="127.0.0.1:8765",
-    ),
+    "--listen HOST:PORT = 127.0.0.1:8765": """the address to listen on (127.0.0.1:8765); port 0
+        takes any free port""",
     "--store STORE": """the SQLite file of all journals (HOLDFAST_STORE, else holdfast-server.db);
         or postgresql://..., a database that any number of servers share""",
-    "--schema NAME": Option(
-        "with a Postgres database: the schema of the journals; NAME_server has the records"
-        " (holdfast)",
-        default="holdfast",
-    ),
+    "--schema NAME = holdfast": """with a Postgres database: the schema of the journals; NAME_server
+        has the records (holdfast)""",
     "--seal-key FILE": """with a Postgres database: the key that seals clients' secrets, the same
         for all its servers; a missing file is made""",
     "--root DIR": """the folder that holds the workspaces (FILE.workspaces); with a Postgres
@@ -36,26 +31,18 @@ _ACCESS: Options = {
     "--supervised": """take a client key from the first line of standard input, and end when
         standard input ends: for a program that runs the server""",
     "--tenant T": "keys: the tenant of the keys; serve: the tenant of the given key (default)",
-    "--label TEXT": Option("keys add: a note on the purpose of the key", default=""),
+    "--label TEXT =": "keys add: a note on the purpose of the key",
     "--cors-origin O ...": "let web pages of this origin use the server",
     "--allow-host NAME ...": _HOST,
 }
 _BOXED: Options = {
-    "--sandbox": Option(
-        "require: run the commands of builtin tools in a sandbox, which sees DIR alone and has no"
-        " network; functions of a config stay outside (off)",
-        choices=["off", "require"],
-        default="off",
-    ),
+    "--sandbox {off,require} = off": """require: run the commands of builtin tools in a sandbox,
+        which sees DIR alone and has no network; functions of a config stay outside (off)""",
     **SANDBOX_REACH,
 }
 _LIMITS: Options = {
-    "--sandbox": Option(
-        "require: run the commands of each conversation in a sandbox of its own, which sees its"
-        " workspace alone and has no network (off)",
-        choices=["off", "require"],
-        default="off",
-    ),
+    "--sandbox {off,require} = off": """require: run the commands of each conversation in a sandbox
+        of its own, which sees its workspace alone and has no network (off)""",
     "--network HOST ...": SANDBOX_REACH["--network HOST ..."],
     "--allow-tools PATTERN ...": """modules that clients may name for tools, such as
         acme_tools.* ('*' allows all; only for a server of your own)""",
@@ -76,16 +63,11 @@ _LIMITS: Options = {
     "--models DIR": FOLDER_OF_MODELS,
     "--webhook-allow HOST ...": """a host that webhooks may call although it is not public, also
         without TLS: a name, an address or a network""",
-    "--webhook-days N": Option(
-        "the number of days for which a failed webhook delivery is repeated (3)", default=3
-    ),
-    "--max-running N": Option("conversations that run at once; others wait (64)", default=64),
-    "--isolation": Option(
-        "where conversations run: in threads of the server, or each in a process of its own,"
-        " so that a crash affects no other (thread)",
-        choices=["thread", "process"],
-        default="thread",
-    ),
+    "--webhook-days N = 3": """the number of days for which a failed webhook delivery is repeated
+        (3)""",
+    "--max-running N = 64": "conversations that run at once; others wait (64)",
+    "--isolation {thread,process} = thread": """where conversations run: in threads of the server,
+        or each in a process of its own, so that a crash affects no other (thread)""",
     "--worker-memory MB": Option(
         "the address space of each process of --isolation process; 256 or more (no limit)",
         type=number("a whole number from 256, or 0,", int, 256, 2**30, 0),
@@ -102,12 +84,10 @@ _LIMITS: Options = {
 }
 _FLEET: Options = {
     "--store STORE": Option("an SQLite file, or postgresql://...", required=True),
-    "--schema NAME": Option("the schema in Postgres (default holdfast)", default="holdfast"),
+    "--schema NAME = holdfast": "the schema in Postgres (default holdfast)",
     "--queue NAME": "the queue that the worker serves (default: default), or that is shown",
-    "--backend KIND": Option(
-        "table, or procrastinate (default on Postgres if it is installed)",
-        choices=["table", "procrastinate"],
-    ),
+    "--backend KIND {table,procrastinate}": """table, or procrastinate (default on Postgres if it is
+        installed)""",
 }
 
 SKILLS = CommandLine(
@@ -125,7 +105,7 @@ examples:
   holdfast skills list
   holdfast skills list ~/.agents/skills ./plugins/review""",
     {
-        "what WHAT": Option("list", choices=["list"]),
+        "what WHAT {list}": "list",
         "folders [DIR ...]": "the folders (the current one)",
         "--json": "print JSON lines",
     },
@@ -187,15 +167,11 @@ Exit code 0: success. 1: the call returned an error, or check found a problem.
 2: no such tool, invalid arguments, or an invalid config.""",
     {
         "--config FILE": f"{_TOOL_CONFIG}; without it the builtin tools",
-        "--workdir DIR": Option(
-            "the folder that builtin tools work in (the current one)", default="."
-        ),
+        "--workdir DIR = .": "the folder that builtin tools work in (the current one)",
         **_BOXED,
         "--json": "print JSON instead of text",
         "--full": "show descriptions and results in full, also on a terminal",
-        "what [WHAT]": Option(
-            "see above", choices=["list", "describe", "call", "check"], default="list"
-        ),
+        "what [WHAT] {list,describe,call,check} = list": "see above",
         "name [NAME]": "describe, call: the tool",
         "words [ARGUMENT ...]": "call: its arguments",
     },
@@ -243,10 +219,8 @@ invalid config, or an address that is not available.""",
         "--token-env NAME": """the environment variable with the token that HTTP clients
             must send""",
         "--allow-host NAME ...": f"with --http: {_HOST}",
-        "--name NAME": Option(
-            "the server's name, which clients show (holdfast); with --agent the agent's name"
-            " (that of its file)",
-        ),
+        "--name NAME": """the server's name, which clients show (holdfast); with --agent the agent's
+            name (that of its file)""",
     },
     defaults={"allow_outside": False, "env": []},
 )
@@ -297,8 +271,8 @@ a second signal ends the server at once. 1: the store cannot be used. 2: a
 wrong option, an address that is not available, a store that another server
 uses.""",
     {
-        "what [WHAT]": Option("keys: manage the server's keys (see above)", choices=["keys"]),
-        "action [ACTION]": Option("add, list, remove", choices=["add", "list", "remove"]),
+        "what [WHAT] {keys}": "keys: manage the server's keys (see above)",
+        "action [ACTION] {add,list,remove}": "add, list, remove",
         "id [ID]": "keys remove: the key's id, as `keys list` shows it",
         "address and files": _FILES,
         "access": _ACCESS,
@@ -334,7 +308,7 @@ Exit code 130, 143: ended by SIGINT or SIGTERM. 1: the store cannot be used.
         "--workdir DIR": "the folder of the builtin tools (default: the present one)",
         "--variable NAME[=VALUE] ...": "a variable that the agent's file refers to",
         **_FLEET,
-        "--concurrency N": Option("conversations that run at once", default=16),
+        "--concurrency N = 16": "conversations that run at once",
         "--tenant-limit N": "the same for one tenant in all workers of the queue",
         "--grace S": Option(
             "seconds to drain (default 30)",
@@ -355,7 +329,7 @@ and for how long, and how many come to rest per second.
 example:
   holdfast fleet status --store postgresql://db.example/agents""",
     {
-        "what WHAT": Option("status", choices=["status"]),
+        "what WHAT {status}": "status",
         **_FLEET,
         "--json": "print JSON",
     },
@@ -371,5 +345,5 @@ examples:
   holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
   holdfast completion zsh > ~/.zfunc/_holdfast      # a folder of your fpath
   holdfast completion fish > ~/.config/fish/completions/holdfast.fish""",
-    {"shell SHELL": Option("bash, zsh or fish", choices=["bash", "zsh", "fish"])},
+    {"shell SHELL {bash,zsh,fish}": "bash, zsh or fish"},
 )

@@ -94,11 +94,8 @@ _MODEL: Options = {
 _WORK: Options = {
     "--workdir DIR": "the folder to work in (the current one)",
     "--no-instructions": "do not tell the model what the AGENTS.md files of DIR's repository say",
-    "--sandbox": Option(
-        "run commands in a sandbox: auto (default), where one can be made; require, or end with"
-        " an error; off, never (HOLDFAST_SANDBOX)",
-        choices=["auto", "off", "require"],
-    ),
+    "--sandbox {auto,off,require}": """run commands in a sandbox: auto (default), where one can be
+        made; require, or end with an error; off, never (HOLDFAST_SANDBOX)""",
     "--network HOST ...": """let commands in the sandbox connect to this host, such as pypi.org or
         *.example.com""",
     "--mount DIR[:rw] ...": """let the agent in the sandbox read this file or folder too; with :rw
@@ -109,11 +106,8 @@ _WORK: Options = {
     "--secret NAME[=FILE] ...": """a secret that commands which name it get as an environment
         variable, and that the model is never shown: the content of FILE, else the variable of
         that name""",
-    "--confirm WHAT": Option(
-        "which calls wait for you: never (default), always, risky (by their risk), or tool"
-        " names separated by commas, such as terminal,write_file",
-        default="never",
-    ),
+    "--confirm WHAT = never": """which calls wait for you: never (default), always, risky (by their
+        risk), or tool names separated by commas, such as terminal,write_file""",
     "--plan [first]": Option(
         "let the agent keep a plan, and show its changes; first: you approve the plan before"
         " the agent does anything but read",
@@ -166,13 +160,13 @@ _EVAL_OPTIONS: Options = {
         MODULE:NAME, an Agent or a function of one; a function with a parameter gets the runtime of
         the run's folder. The others are compared with the first one""",
     "--out DIR": "the folder of the results, to go on with if it exists (SUITE.eval)",
-    "--repeat N": Option("runs of each agent on each case (1)", default=1),
-    "--parallel N": Option("runs at once (4)", default=4),
+    "--repeat N = 1": "runs of each agent on each case (1)",
+    "--parallel N = 4": "runs at once (4)",
     "--max-cost USD": Option(
         "the most that all runs and scorers may cost together",
         type=number("a number above 0", float, 1e-9, 1e9),
     ),
-    "--score-seconds N": Option("the seconds that a scorer may take (600)", default=600),
+    "--score-seconds N = 600": "the seconds that a scorer may take (600)",
     "the exit code": {
         "--fail-under SHARE": Option(
             "exit code 1 if an agent passes less than this share of the cases, such as 0.9",
@@ -181,11 +175,9 @@ _EVAL_OPTIONS: Options = {
         "--strict": "exit code 1 also if any single case got worse",
     },
     "the runs' folders": {
-        "--sandbox": Option(
-            "run the commands of builtin tools in a sandbox: auto (default), where one can be made;"
-            " require, or end with an error; off, never (HOLDFAST_SANDBOX)",
-            choices=["auto", "off", "require"],
-        ),
+        "--sandbox {auto,off,require}": """run the commands of builtin tools in a sandbox: auto
+            (default), where one can be made; require, or end with an error; off, never
+            (HOLDFAST_SANDBOX)""",
         **SANDBOX_REACH,
         "--env NAME ...": "an environment variable that commands may see",
     },
@@ -285,12 +277,8 @@ option, or a missing model or key.""",
     {
         "--agent FILE": """the agent of this file (YAML or JSON, as load_agent reads it), with
             the builtin tools that it names; without it, an agent of the options below""",
-        "--mode": Option(
-            "the mode of new sessions: ask (default), act, or plan, in which you approve a plan"
-            " first",
-            choices=["ask", "act", "plan"],
-            default="ask",
-        ),
+        "--mode {ask,act,plan} = ask": """the mode of new sessions: ask (default), act, or plan, in
+            which you approve a plan first""",
         "--store FILE": """the SQLite file of the conversations
             (~/.local/state/holdfast/acp.db)""",
         "the model": _MODEL,
