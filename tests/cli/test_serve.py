@@ -278,6 +278,13 @@ def test_what_a_command_finds_of_the_server_has_no_keys_and_its_files_are_its_ow
 
 
 @pytest.mark.slow
+def test_a_body_that_is_larger_than_max_body_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, "--max-body", "1000") as server:
+        assert server.ask("GET", "/api/conversations")[0] == 200
+        assert server.ask("POST", "/api/conversations", {"id": "x" * 2000})[0] == 413
+
+
+@pytest.mark.slow
 def test_a_key_comes_from_a_file_too(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("a-key-from-a-file-5678\n")
@@ -376,6 +383,7 @@ def test_it_serves_https(tmp_path: Path) -> None:
         (["--supervised", "--key-file", "{tmp}/text"], "--supervised and --key-file both give"),
         (["--rate", "-1"], "argument --rate: takes a number from 0"),
         (["--max-running", "0"], "takes a whole number from 1"),
+        (["--max-body", "1 MB"], "argument --max-body: takes a whole number from 1, not '1 MB'"),
         (["keys"], "takes one of add, list, remove"),
         (["keys", "list", "--store", "{tmp}/none.db"], "not an agent server's store"),
         (["keys", "add", "x"], "keys add takes no ID"),

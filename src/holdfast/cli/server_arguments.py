@@ -73,8 +73,9 @@ _LIMITS: Options = {
         type=number("a whole number from 256, or 0,", int, 256, 2**30, 0),
         default=0,
     ),
-    "--max-body BYTES": Option(
-        "the largest body of a request (33554432)", default=32 * 1024 * 1024
+    "--max-body BYTES = 33554432": Option(
+        "the largest body of a request (33554432)",
+        type=number("a whole number from 1", int, 1, 2**40),
     ),
     "--rate N": Option(
         "requests per second for each key (500; 0: no limit)",
