@@ -22,14 +22,12 @@ from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
 from holdfast.tools.environment import CancelWakeup, has_ended, minimal_environment, open_pidfd
 from holdfast.tools.hook_answers import FORMATS, HookAnswer, HookFailed, HookPlace
-from holdfast.tools.hook_formats import FOREIGN, HookOutput
+from holdfast.tools.hook_formats import DENY_EXIT_CODE, FOREIGN, HookOutput, note_failure
 from holdfast.tools.launch import Launcher, PlainLauncher, start
 from holdfast.tools.results import clean
 
 _MAX_OUTPUT_BYTES = 1_000_000
 _MAX_REASON_CHARS = 10_000  # of stderr, in a reason or error
-# The exit code of a denial. Failures of a shell or of Python have other codes.
-_DENY_EXIT_CODE = 2
 _TIMEOUT = 30.0  # seconds, unless the hook has its own
 _POLL_SECONDS = 0.02  # between two checks for the end, where there is no pidfd
 _DRAIN_SECONDS = 0.2  # for the rest of the output after the end
@@ -70,18 +68,20 @@ def command_of(
             found: list[HookAnswer] = []
             for told in foreign.requests(request, folder, matcher):
                 variables = {**foreign.variables(told, folder), **env}
-                with _transcript_file(foreign.transcript(request, folder), context) as path:
+                with _transcript_file(foreign.transcript(request), context) as path:
                     data = msgspec.json.encode({**told, **path})
-                    ran = _run(argv, seconds, variables, data, context)
-                answer = foreign.answer(HookOutput(*ran), request, place, context, name)
-                if answer is not None and answer.deny is not None:
-                    return answer
-                found += [] if answer is None else [answer]
+                    ran = HookOutput(*_run(argv, seconds, variables, data, context))
+                if ran.code not in (0, DENY_EXIT_CODE):
+                    note_failure(ran, context, name)
+                elif answer := foreign.answer(ran, request, place, context, name):
+                    if answer.deny is not None:
+                        return answer
+                    found.append(answer)
             added = "\n".join([one.add for one in found if one.add])
             return HookAnswer(None, added, found[-1].change) if found else None
         code, out, err = _run(argv, seconds, env, msgspec.json.encode(request), context)
         reason = clean(err.decode("utf-8", "replace").strip())[:_MAX_REASON_CHARS]
-        if code == _DENY_EXIT_CODE:
+        if code == DENY_EXIT_CODE:
             if not place.denies:
                 raise HookFailed(f"failed: there is nothing to deny here: {reason}")
             return HookAnswer(reason)

@@ -26,7 +26,7 @@ from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
 from holdfast.tools.json_values import as_object
 from holdfast.tools.results import clean
 
-_DENY_EXIT_CODE = 2
+DENY_EXIT_CODE = 2  # failures of a shell or of Python have other codes
 _NOT_RUN = 126  # from this exit code of a shell on, the command did not come to its own end
 _MAX_TEXT_CHARS = 10_000  # of a text that a command gives for the model or the journal
 _EDITOR = "str_replace_based_edit_tool"
@@ -58,7 +58,7 @@ class ForeignFormat(Protocol):
         """Return the environment variables that the system sets for its commands."""
         ...
 
-    def transcript(self, told: dict[str, Any], folder: str) -> bytes:
+    def transcript(self, told: dict[str, Any]) -> bytes:
         """Return the content of the file at `transcript_path`; b"" for no file."""
         ...
 
@@ -70,7 +70,8 @@ class ForeignFormat(Protocol):
         context: ToolContext,
         name: str,
     ) -> HookAnswer | None:
-        """Return the answer of a command that has ended. Raises `HookFailed`."""
+        """Return the answer of a command that ended with 0 or `DENY_EXIT_CODE`. Raises
+        `HookFailed`."""
         ...
 
 
@@ -201,7 +202,7 @@ class ClaudeCode:
         """See `ForeignFormat.variables`."""
         return {"CLAUDE_PROJECT_DIR": folder}
 
-    def transcript(self, told: dict[str, Any], folder: str) -> bytes:
+    def transcript(self, told: dict[str, Any]) -> bytes:
         """Return the messages, calls and results at a stop, one a line."""
         lines: list[dict[str, Any]] = []
         for event in msgspec.json.decode(msgspec.json.encode(told.get("events", ()))):
@@ -212,7 +213,7 @@ class ClaudeCode:
                 case "assistant":
                     role, text = "assistant", event.get("text", "")
                     content = [{"type": "text", "text": text}] if text else []
-                    content += [_tool_use(call, folder) for call in event.get("calls", ())]
+                    content += [_tool_use(call) for call in event.get("calls", ())]
                 case "toolResult":
                     text = "\n".join(one.get("text", "") for one in event["result"]["content"])
                     content = [
@@ -235,8 +236,6 @@ class ClaudeCode:
         """See `ForeignFormat.answer`."""
         on = told["on"]
         given = _output(ran)
-        if ran.code not in (0, _DENY_EXIT_CODE):
-            return _note_failure(ran, context, name)
         special = as_object(given.get("hookSpecificOutput"))
         if message := _text(given, "systemMessage"):
             context.note(f"hook:{name}", message, {"on": on})
@@ -249,7 +248,7 @@ class ClaudeCode:
         halts = _halts(ran, given)
         if halts and on == "stop":
             return None  # the run ends, whatever else the command says
-        if halts or ran.code == _DENY_EXIT_CODE:
+        if halts or ran.code == DENY_EXIT_CODE:
             decision = "deny"
             reason = reason or _text(given, "stopReason") or _shown(ran.err) or message
         if on == "stop" and context_text and decision not in _DENIALS:
@@ -308,7 +307,7 @@ class OpenHands:
         name = request["tool_name"]
         return {**found, "OPENHANDS_TOOL_NAME": name} if name else found
 
-    def transcript(self, told: dict[str, Any], folder: str) -> bytes:
+    def transcript(self, told: dict[str, Any]) -> bytes:
         """Return b"": OpenHands has none."""
         return b""
 
@@ -322,11 +321,9 @@ class OpenHands:
     ) -> HookAnswer | None:
         """See `ForeignFormat.answer`."""
         given = _output(ran)
-        if ran.code not in (0, _DENY_EXIT_CODE):
-            return _note_failure(ran, context, name)
         added = _text(given, "additionalContext")
         reason = _text(given, "reason")
-        denies = ran.code == _DENY_EXIT_CODE or _halts(ran, given)
+        denies = ran.code == DENY_EXIT_CODE or _halts(ran, given)
         decision = "deny" if denies else _decision(given, "decision")
         if decision in _ASKS:
             decision = _ask_user(context, reason, told)
@@ -365,7 +362,7 @@ def _denial(told: dict[str, Any], reason: str, added: str, place: HookPlace) -> 
     return HookAnswer(reason, added * place.adds)
 
 
-def _note_failure(ran: HookOutput, context: ToolContext, name: str) -> None:
+def note_failure(ran: HookOutput, context: ToolContext, name: str) -> None:
     """Note a command that failed, or raise `HookFailed` for one that was killed or not found."""
     if not 0 <= ran.code < _NOT_RUN:
         raise HookFailed(f"failed: the command ended with {ran.code}: {_shown(ran.err)}")
@@ -459,7 +456,7 @@ def _claude_calls(
     return [(known.tool, found)]
 
 
-def _tool_use(call: dict[str, Any], folder: str) -> dict[str, Any]:
+def _tool_use(call: dict[str, Any]) -> dict[str, Any]:
     arguments = call.get("arguments", {})
     known = _claude_name(call["name"], arguments) or _Name(call["name"])
     input = known.given(arguments)
