@@ -19,8 +19,8 @@ PING = Tool("ping", "", lambda: "pong")
 def test_every_argument_is_documented_at_its_attribute() -> None:
     source = inspect.getsource(Agent)
     for name in inspect.signature(Agent).parameters:
-        _, found, rest = source.partition(f"\n    {name}: ")
-        assert found, name
+        _, separator, rest = source.partition(f"\n    {name}: ")
+        assert separator, name
         assert rest.partition("\n")[2].startswith('    """'), name
 
 
@@ -78,7 +78,7 @@ def test_replace_shares_servers_unless_the_tools_are_others() -> None:
 
 
 def test_an_untrusted_schema_stays_one() -> None:
-    """A pattern of a document must not be able to hold the process up."""
+    """A pattern of an untrusted document must not block the process."""
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {"a": {"type": "string", "pattern": "^(a|a)*$"}},

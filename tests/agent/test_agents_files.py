@@ -1,5 +1,5 @@
-"""Sub-agents in files: what is read, what is refused, and what they have of the agent that they
-work for."""
+"""Sub-agents in files: what a file may contain, what is refused, and what a sub-agent gets from
+its parent agent."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_file_says_what_the_agent_may_use(tmp_path: Path) -> None:
         " inherit\nlimits: {steps: 3, cost: 0.5}\ndelegates: true"
     )
     path = write(tmp_path, "x", head.replace("Finds: all", "Finds all"), "You find.\n\nAll of it.")
-    found = read_sub_agent(path)
-    assert found == SubAgent(
+    agent = read_sub_agent(path)
+    assert agent == SubAgent(
         "finder",
         "Finds all of it",
         "You find.\n\nAll of it.",
@@ -58,8 +58,8 @@ def test_a_repository_s_agents_are_found_and_the_first_of_a_name_counts(
     write(tmp_path / ".claude/agents", "bad", "tols: []")
     (tmp_path / ".claude/agents/link.md").symlink_to("/etc/hostname")
     with caplog.at_level(logging.WARNING, "holdfast"):
-        found = load_sub_agents(tmp_path)
-    assert {name: agent.description for name, agent in found.items()} == {
+        agents = load_sub_agents(tmp_path)
+    assert {name: agent.description for name, agent in agents.items()} == {
         "one": "ours",
         "second": "",
     }
@@ -73,10 +73,10 @@ def test_claude_code_s_files_are_read_as_they_are(tmp_path: Path) -> None:
         "name: code-reviewer\ndescription: Reviews\ntools: Read, Grep, Bash,"
         " mcp__git__log\ndisallowedTools: Write\nmodel: sonnet\nmaxTurns: 7\ncolor: red"
     )
-    found = read_sub_agent(write(tmp_path, "r", head))
-    assert found.tools == ("read_file", "grep", "terminal", "terminal_input", "git.log")
-    assert found.without[0] == "write_file"
-    assert (found.model, found.limits) == ("", Limits(steps=7))
+    agent = read_sub_agent(write(tmp_path, "r", head))
+    assert agent.tools == ("read_file", "grep", "terminal", "terminal_input", "git.log")
+    assert agent.without[0] == "write_file"
+    assert (agent.model, agent.limits) == ("", Limits(steps=7))
 
 
 def test_keys_of_other_catalogues_are_ignored_with_one_warning(
@@ -84,8 +84,8 @@ def test_keys_of_other_catalogues_are_ignored_with_one_warning(
 ) -> None:
     head = "name: net-4.8 expert\ndescription: x\ncapabilities: [a, b]\ndifficulty: hard"
     with caplog.at_level(logging.WARNING, "holdfast"):
-        found = read_sub_agent(write(tmp_path, "x", head))
-    assert (found.name, found.tools) == ("net-4-8-expert", ("*",))
+        agent = read_sub_agent(write(tmp_path, "x", head))
+    assert (agent.name, agent.tools) == ("net-4-8-expert", ("*",))
     [text] = caplog.messages
     assert "capabilities, difficulty: ignored" in text
 
@@ -110,9 +110,9 @@ def test_a_disallowed_tool_is_disallowed_in_all_its_forms(
     names = ("terminal", "terminal_background", "apply_patch", "str_replace_based_edit_tool")
     tools = [Tool(name, "", lambda: None) for name in names]
     sub = read_sub_agent(write(tmp_path, "x", f"disallowedTools: {disallowed}"))
-    made = Agent(ScriptedLLM([]), tools, delegates={"x": sub}).delegates.agent("x")  # type: ignore[union-attr]
-    assert made is not None
-    assert [tool.name for tool in made.tools.list_tools()] == left
+    agent = Agent(ScriptedLLM([]), tools, delegates={"x": sub}).delegates.agent("x")  # type: ignore[union-attr]
+    assert agent is not None
+    assert [tool.name for tool in agent.tools.list_tools()] == left
 
 
 @pytest.mark.parametrize("editor", ["edit_file", "apply_patch", "str_replace_based_edit_tool"])
@@ -122,9 +122,9 @@ def test_edit_is_the_editor_that_the_owner_has(
     tools = [Tool(name, "", lambda: None) for name in ("read_file", editor)]
     sub = read_sub_agent(write(tmp_path, "x", "tools: Read, Edit, MultiEdit"))
     with caplog.at_level(logging.WARNING, "holdfast"):
-        made = Agent(ScriptedLLM([]), tools, delegates={"x": sub}).delegates.agent("x")  # type: ignore[union-attr]
-    assert made is not None
-    assert [tool.name for tool in made.tools.list_tools()] == ["read_file", editor]
+        agent = Agent(ScriptedLLM([]), tools, delegates={"x": sub}).delegates.agent("x")  # type: ignore[union-attr]
+    assert agent is not None
+    assert [tool.name for tool in agent.tools.list_tools()] == ["read_file", editor]
     assert not caplog.messages
 
 
@@ -133,8 +133,8 @@ def test_a_tool_that_is_named_for_some_calls_alone_is_left_out_with_a_warning(
 ) -> None:
     head = "tools: Read, Bash(git diff:*, git log:*), Grep(*)\ndisallowedTools: Edit(src/**)"
     with caplog.at_level(logging.WARNING, "holdfast"):
-        found = read_sub_agent(write(tmp_path, "r", head))
-    assert (found.tools, found.without[0]) == (("read_file", "grep"), "edit_file")
+        agent = read_sub_agent(write(tmp_path, "r", head))
+    assert (agent.tools, agent.without[0]) == (("read_file", "grep"), "edit_file")
     assert (
         "Bash(git diff:*, git log:*) names some calls of Bash, which cannot be allowed"
         " separately. It"
@@ -164,7 +164,7 @@ def test_what_is_no_file_blocks_nobody_and_names_are_those_that_agents_take(
 
 
 @pytest.mark.parametrize(
-    ("head", "body", "said"),
+    ("head", "body", "problem"),
     [
         ("tols: []", "x", "tols: unknown key. Did you mean 'tools'?"),
         ("name: a/b", "x", "a name has letters"),
@@ -177,12 +177,12 @@ def test_what_is_no_file_blocks_nobody_and_names_are_those_that_agents_take(
     ],
 )
 def test_what_does_not_fit_is_said_with_the_file(
-    tmp_path: Path, head: str, body: str, said: str
+    tmp_path: Path, head: str, body: str, problem: str
 ) -> None:
     path = write(tmp_path, "x", head, body)
     with pytest.raises(ConfigurationError) as raised:
         read_sub_agent(path)
-    assert said in str(raised.value)
+    assert problem in str(raised.value)
     assert str(path) in str(raised.value)
 
 
@@ -198,10 +198,10 @@ def test_what_does_not_fit_is_said_with_the_file(
 def test_it_has_of_the_tools_what_the_file_says_and_never_those_that_delegate(
     sub: SubAgent, names: list[str]
 ) -> None:
-    made = Agent(ScriptedLLM([]), TOOLS, delegates={"a": sub}).delegates.agent("a")  # type: ignore[union-attr]
-    assert made is not None
-    assert [tool.name for tool in made.tools.list_tools()] == names
-    assert made.system_prompt == "x"
+    agent = Agent(ScriptedLLM([]), TOOLS, delegates={"a": sub}).delegates.agent("a")  # type: ignore[union-attr]
+    assert agent is not None
+    assert [tool.name for tool in agent.tools.list_tools()] == names
+    assert agent.system_prompt == "x"
 
 
 def test_what_guards_the_one_guards_the_other() -> None:
@@ -218,11 +218,11 @@ def test_what_guards_the_one_guards_the_other() -> None:
         output_limit=2000,
         delegates={"a": SubAgent("a", prompt="x")},
     )
-    made = agent.delegates.agent("a")  # type: ignore[union-attr]
-    assert made is not None
-    assert (made.confirm, made.output_limit) == (agent.confirm, 2000)
-    assert made.tools.rules.hooks == manager.rules.hooks
-    assert made is agent.delegates.agent("a")  # type: ignore[union-attr]
+    child = agent.delegates.agent("a")  # type: ignore[union-attr]
+    assert child is not None
+    assert (child.confirm, child.output_limit) == (agent.confirm, 2000)
+    assert child.tools.rules.hooks == manager.rules.hooks
+    assert child is agent.delegates.agent("a")  # type: ignore[union-attr]
 
 
 def test_its_model_is_the_other_s_or_one_that_its_key_is_good_for() -> None:
@@ -269,7 +269,7 @@ handoffs: {other: {model: {use: scripted, parameters: {script: []}}}}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         ("delegates: {a: no/such.md}", "does not exist"),
         ("delegates: {a: 3}", "delegates.a: it takes the path of a file"),
@@ -280,13 +280,13 @@ handoffs: {other: {model: {use: scripted, parameters: {script: []}}}}
         ("handoffs: {main: {prompt: x}}", "the name of a conversation's first agent"),
     ],
 )
-def test_a_config_that_does_not_fit_says_where(tmp_path: Path, text: str, said: str) -> None:
+def test_a_config_that_does_not_fit_says_where(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "a.yaml").write_text(
         f"model: {{use: scripted, parameters: {{script: []}}}}\n{text}\n"
     )
     with pytest.raises(ConfigurationError) as raised:
         load_agent(tmp_path / "a.yaml")
-    assert said in str(raised.value)
+    assert problem in str(raised.value)
     assert "a.yaml" in str(raised.value)
 
 
@@ -314,7 +314,7 @@ def test_the_serial_form_has_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "problem"),
     [
         ({"delegates": {"a": "/etc/passwd"}}, "reads no file of its own"),
         (
@@ -334,11 +334,11 @@ def test_the_serial_form_has_all_of_them() -> None:
     ],
 )
 def test_an_agent_server_refuses_of_the_others_what_it_refuses_of_an_agent(
-    more: dict[str, Any], said: str
+    more: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ConfigurationError) as raised:
         check_agent({"model": "m", **more}, Policy())
-    assert said in str(raised.value)
+    assert problem in str(raised.value)
     check_agent(
         {
             "model": "m",

@@ -1,5 +1,5 @@
-"""What shipped condensers leave out, and that what is left is always a request that every provider
-takes."""
+"""The shipped condensers: what they leave out, and that every provider takes the remaining
+request."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def work_on(
     )
 
 
-def apply(script: Script, found: Condensed | None) -> None:
-    if found is not None:
+def apply(script: Script, change: Condensed | None) -> None:
+    if change is not None:
         script.add(
             ev.HistoryCondensed,
-            hidden=found.hidden,
-            summary=found.summary,
-            trimmed=found.trimmed,
-            replaced=found.replaced,
+            hidden=change.hidden,
+            summary=change.summary,
+            trimmed=change.trimmed,
+            replaced=change.replaced,
         )
 
 
-def shown(events: list[Any]) -> list[str]:
+def view_texts(events: list[Any]) -> list[str]:
     return [
         item[1].text if isinstance(item, tuple) else item.text
         for item in View.of(events).ready().items
@@ -84,7 +84,8 @@ def long_one(turns: int = 20, size: int = 4000) -> Script:
 
 
 def judge(name: str, body: dict[str, Any]) -> None:
-    """Every call has its one result where the protocol wants it, and the user speaks first."""
+    """Check that each call has its one result where the protocol wants it, and that the user
+    speaks first."""
     if name == "openai_chat":
         messages = [message for message in body["messages"] if message["role"] != "system"]
         assert messages[0]["role"] == "user"
@@ -109,12 +110,12 @@ def judge(name: str, body: dict[str, Any]) -> None:
         for before, message in zip([None, *messages], messages, strict=False):
             blocks = message["content"] if isinstance(message["content"], list) else []
             results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-            asked = (
+            expected = (
                 [block["id"] for block in before["content"] if block["type"] == "tool_use"]
                 if before and before["role"] == "assistant"
                 else []
             )
-            assert results == asked
+            assert results == expected
         assert messages[-1]["role"] == "user"
     else:
         contents = body["contents"]
@@ -178,13 +179,13 @@ def test_a_condensed_view_is_a_legal_request_on_every_wire(data: st.DataObject) 
                 script.events, data.draw(st.integers(0, total)), data.draw(st.integers(0, total))
             )
             try:
-                found = condenser.shorten(work)
+                change = condenser.shorten(work)
             except BadResponse:  # a summary longer than the text that it summarises
-                found = None
-            before = shown(script.events)
-            apply(script, found)
-            after = shown(script.events)
-            assert found is None or after != before, "it changed nothing"
+                change = None
+            before = view_texts(script.events)
+            apply(script, change)
+            after = view_texts(script.events)
+            assert change is None or after != before, "it changed nothing"
             assert last_user in after
             assert answer.text in after
             assert all(
@@ -197,18 +198,18 @@ def test_a_condensed_view_is_a_legal_request_on_every_wire(data: st.DataObject) 
             is_legal(script.events)
 
 
-# --- each ---
+# --- each condenser ---
 
 
 def test_a_window_keeps_the_first_message_the_last_ones_and_what_is_not_answered_yet() -> None:
     script = long_one(10, 10)
     apply(script, WindowCondenser(3).shorten(work_on(script.events, target=10**9)))
-    found = shown(script.events)
-    assert found[:2] == ["the task", NOTE]
-    assert [text for text in found if text.startswith("a")] == ["a7", "a8", "a9"]
+    texts = view_texts(script.events)
+    assert texts[:2] == ["the task", NOTE]
+    assert [text for text in texts if text.startswith("a")] == ["a7", "a8", "a9"]
     assert WindowCondenser(3).shorten(work_on(script.events, target=10**9)) is None
     apply(script, WindowCondenser(1).shorten(work_on(script.events, target=0)))
-    assert shown(script.events)[:3] == ["the task", NOTE, "a9"]
+    assert view_texts(script.events)[:3] == ["the task", NOTE, "a9"]
     assert WindowCondenser(1).shorten(work_on(script.events, target=0)) is None, (
         "the last answer is still to be answered"
     )
@@ -231,8 +232,8 @@ def test_a_window_leaves_the_summary_of_another_condenser_standing() -> None:
     )
     for target in (10_000, 5_000):
         apply(script, WindowCondenser().shorten(work_on(script.events, target=target)))
-    found = shown(script.events)
-    assert found[1] == f"{HEADING}\n\nThe code is 4711.\n\n{NOTE}"
+    texts = view_texts(script.events)
+    assert texts[1] == f"{HEADING}\n\nThe code is 4711.\n\n{NOTE}"
 
 
 def test_outputs_that_are_old_and_large_are_cut_first_and_what_is_not_answered_last() -> None:
@@ -247,8 +248,8 @@ def test_outputs_that_are_old_and_large_are_cut_first_and_what_is_not_answered_l
     total = Sizes.of(script.events).tokens
 
     def trimmed(saved: int, limit: int = 10**9) -> list[str]:
-        found = ToolOutputCondenser().shorten(work_on(script.events, limit, total - saved))
-        return [] if found is None else list(found.trimmed)
+        change = ToolOutputCondenser().shorten(work_on(script.events, limit, total - saved))
+        return [] if change is None else list(change.trimmed)
 
     assert trimmed(0) == []
     assert trimmed(5_000) == [calls[1]]
@@ -260,13 +261,13 @@ def test_outputs_that_are_old_and_large_are_cut_first_and_what_is_not_answered_l
         calls[0],
     ], "small ones stay, and what the model has not answered"
     assert trimmed(total, limit=10) == [calls[1], calls[2], calls[3], calls[0], calls[5]]
-    found = ToolOutputCondenser().shorten(work_on(script.events, 10**9, total - 5_000))
-    apply(script, found)
+    change = ToolOutputCondenser().shorten(work_on(script.events, 10**9, total - 5_000))
+    apply(script, change)
     note = (
         "[39,600 of 40,000 characters left out here to save room;"
         f' read_output(call_id="{calls[1]}", offset=400) shows them.]'
     )
-    assert f"{'x' * 400}\n{note}" in shown(script.events)
+    assert f"{'x' * 400}\n{note}" in view_texts(script.events)
 
 
 def test_a_model_is_asked_for_notes_about_what_goes_and_works_over_its_earlier_ones() -> None:
@@ -274,29 +275,29 @@ def test_a_model_is_asked_for_notes_about_what_goes_and_works_over_its_earlier_o
     llm = ScriptedLLM(["## Goal\nfirst notes", "## Goal\nsecond notes"])
     condenser = LLMCondenser(llm)
     total = Sizes.of(script.events).tokens
-    found = condenser.shorten(
+    change = condenser.shorten(
         work_on(script.events, target=total * 2 // 3, instructions="Keep the ticket.")
     )
-    assert found is not None
-    assert found.usage.input_tokens > 100
-    assert found.model == "scripted"
-    asked = llm.requests[0]
-    assert asked.system == SYSTEM
+    assert change is not None
+    assert change.usage.input_tokens > 100
+    assert change.model == "scripted"
+    request = llm.requests[0]
+    assert request.system == SYSTEM
     assert [
         heading
         for heading in ("## Goal", "## Decisions and facts", "## Files", "## Open ends")
         if heading not in SYSTEM
     ] == []
-    assert "Keep the ticket." in asked.text
-    assert "<agent>\na0\ncalled t {}\nreturned: r2.0 xxx" in asked.text
-    assert "Notes from earlier" not in asked.text
-    assert not asked.tools
-    apply(script, found)
-    assert shown(script.events)[:2] == ["the task", f"{HEADING}\n\n## Goal\nfirst notes"]
+    assert "Keep the ticket." in request.text
+    assert "<agent>\na0\ncalled t {}\nreturned: r2.0 xxx" in request.text
+    assert "Notes from earlier" not in request.text
+    assert not request.tools
+    apply(script, change)
+    assert view_texts(script.events)[:2] == ["the task", f"{HEADING}\n\n## Goal\nfirst notes"]
     apply(script, condenser.shorten(work_on(script.events, target=total // 3)))
     assert "# Notes from earlier\n\n## Goal\nfirst notes" in llm.requests[1].text
     assert HEADING not in llm.requests[1].text
-    assert shown(script.events)[:2] == ["the task", f"{HEADING}\n\n## Goal\nsecond notes"]
+    assert view_texts(script.events)[:2] == ["the task", f"{HEADING}\n\n## Goal\nsecond notes"]
 
 
 def test_what_a_model_is_asked_with_fits_its_window() -> None:
@@ -312,17 +313,17 @@ def test_what_a_model_is_asked_with_fits_its_window() -> None:
             raise ContextTooLong("too long")
         return "notes"
 
-    found = LLMCondenser(ScriptedLLM(small)).shorten(work)
-    assert found is not None
-    assert found.summary.endswith("notes")
+    change = LLMCondenser(ScriptedLLM(small)).shorten(work)
+    assert change is not None
+    assert change.summary.endswith("notes")
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "problem"),
     [("", "wrote none"), ("x" * 100_000, "longer than the text that it summarises")],
 )
-def test_notes_that_are_none_are_an_error(answer: str, said: str) -> None:
-    with pytest.raises(BadResponse, match=said):
+def test_notes_that_are_none_are_an_error(answer: str, problem: str) -> None:
+    with pytest.raises(BadResponse, match=problem):
         LLMCondenser(ScriptedLLM([answer])).shorten(work_on(long_one(4, 100).events))
 
 
@@ -331,21 +332,21 @@ def test_a_pipeline_stops_when_there_is_room_and_passes_over_a_model_that_fails(
     total = Sizes.of(script.events).tokens
     llm = ScriptedLLM([RateLimited("later")])
     pipeline = Pipeline([ToolOutputCondenser(), LLMCondenser(llm), WindowCondenser()])
-    found = pipeline.shorten(work_on(script.events, target=total // 2))
-    assert found is not None
-    assert (found.hidden, llm.requests) == ((), [])
-    assert found.trimmed
-    found = pipeline.shorten(work_on(script.events, target=1500))
-    assert found is not None
+    change = pipeline.shorten(work_on(script.events, target=total // 2))
+    assert change is not None
+    assert (change.hidden, llm.requests) == ((), [])
+    assert change.trimmed
+    change = pipeline.shorten(work_on(script.events, target=1500))
+    assert change is not None
     assert len(llm.requests) == 1
-    assert found.hidden
+    assert change.hidden
     assert not [
-        call_id for call_id in found.trimmed if int(call_id.split(".")[0]) in found.hidden
+        call_id for call_id in change.trimmed if int(call_id.split(".")[0]) in change.hidden
     ], "what is hidden need not be cut"
-    apply(script, found)
+    apply(script, change)
     assert (
         Sizes.of(script.events).tokens <= 1500 + 2000
-    )  # and the last answer's results, which stay
+    )  # and the results of the last answer, which stay
     with pytest.raises(RateLimited):
         Pipeline([LLMCondenser(ScriptedLLM([RateLimited("later")]))]).shorten(
             work_on(long_one().events)
@@ -358,12 +359,12 @@ def test_a_pipeline_takes_a_condenser_of_your_own() -> None:
             return Condensed((2,), "own")
 
     script = long_one(4, 100)
-    found = Pipeline([ToolOutputCondenser(), Own()]).shorten(work_on(script.events))
-    assert found == Condensed((2,), "own")
+    change = Pipeline([ToolOutputCondenser(), Own()]).shorten(work_on(script.events))
+    assert change == Condensed((2,), "own")
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("make", "problem"),
     [
         (lambda: WindowCondenser(0), "keep takes a whole number from 1"),
         (lambda: WindowCondenser(at=0), "at takes"),
@@ -385,12 +386,12 @@ def test_a_pipeline_takes_a_condenser_of_your_own() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(made: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        made()
+def test_what_does_not_fit_is_named(make: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        make()
 
 
-# --- where it begins ---
+# --- the size at which condensation begins ---
 
 
 def test_it_begins_at_a_share_of_the_window_or_at_a_number_of_tokens() -> None:
@@ -445,13 +446,15 @@ def test_an_agent_with_a_shipped_condenser_travels() -> None:
     assert load_agent(
         {**script, "condenser": {"name": "window", "keep": 7, "at": 0.6}}
     ).condenser == WindowCondenser(7, 0.6)
-    found = load_agent({**script, "condenser": ["tool_output", {"name": "window", "at": 5000}]})
-    assert found.condenser == Pipeline([ToolOutputCondenser(), WindowCondenser(at=5000)])
-    assert found.tools.list_tools() == [read_output]
+    from_config = load_agent(
+        {**script, "condenser": ["tool_output", {"name": "window", "at": 5000}]}
+    )
+    assert from_config.condenser == Pipeline([ToolOutputCondenser(), WindowCondenser(at=5000)])
+    assert from_config.tools.list_tools() == [read_output]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "problem"),
     [
         ({"name": "windw"}, "window"),
         ({"name": "window", "over": 5}, "the condenser window takes keep, at, to, not over"),
@@ -462,8 +465,8 @@ def test_an_agent_with_a_shipped_condenser_travels() -> None:
         ("summary", "no builtin is named 'summary'"),
     ],
 )
-def test_a_condenser_that_is_none_is_named_where_it_stands(given: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_a_condenser_that_is_none_is_named_where_it_stands(given: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
         load_agent({"model": {"use": "scripted", "parameters": {"script": []}}, "condenser": given})
 
 

@@ -1,5 +1,5 @@
-"""An agent that travels: what its serial form says, that the same agent comes out of it, and that
-no secret is in it."""
+"""The serial form of an agent: its contents, that the same agent comes out of it, and that it
+has no secret."""
 
 from __future__ import annotations
 
@@ -49,17 +49,20 @@ SERVER = str(DATA / "mcp_server.py")
 
 
 def again(agent: Agent, **options: Any) -> Agent:
-    """The agent that comes out of its own serial form."""
+    """Return the agent that comes out of the serial form of `agent`."""
     form = form_of(agent)
-    found = Agent.from_json(
+    copy = Agent.from_json(
         agent.to_json(), variables=form.secrets, builtins=agent.tools.list_tools(), **options
     )
-    assert form_of(found) == form, "an agent that has travelled travels on unchanged"
-    return found
+    assert form_of(copy) == form, "an agent that has travelled travels on unchanged"
+    return copy
 
 
-def asked(agent: Agent, server: ModelServer) -> tuple[bytes, dict[str, str], dict[str, Any]]:
-    """What a model server receives of the agent's first request, and the agent's event."""
+def first_request(
+    agent: Agent, server: ModelServer
+) -> tuple[bytes, dict[str, str], dict[str, Any]]:
+    """Return the body and headers that a model server receives in the agent's first request, and
+    the agent's event."""
     number = len(server.requests)
     with Conversation(agent, id="c-1") as conversation:
         conversation.send_message("Hello ${HOME} $${x}")
@@ -67,12 +70,12 @@ def asked(agent: Agent, server: ModelServer) -> tuple[bytes, dict[str, str], dic
     request = server.requests[number]
     headers = {name: value for name, value in request.headers.items() if name != "date"}
     event = next(event for event in state.events if event.type == "agent")
-    seen = {
+    agent_event = {
         name: value
         for name, value in json.loads(event.to_json()).items()
         if name not in ("id", "timestamp")
     }
-    return request.body, {**headers, "path": request.path}, seen
+    return request.body, {**headers, "path": request.path}, agent_event
 
 
 def refused(agent: Agent) -> str:
@@ -144,9 +147,9 @@ def test_an_llm_asks_the_same_after_it_has_travelled(options: dict[str, Any]) ->
             "stop": other.llm.arguments()["stop"],
         }  # type: ignore[attr-defined]
         first, second = (
-            asked(agent, server),
-            asked(other, server),
-        )  # of the other wires the answer is none; the request is the same
+            first_request(agent, server),
+            first_request(other, server),
+        )  # the answer is invalid on other wires; the request is the same
         assert first == second
         assert b"Say ${what} you $${mean}, $$${or} $ {not}." in first[0]
     for form in (agent.to_json(), repr(form_of(agent)).encode()):
@@ -285,7 +288,7 @@ def test_mcp_servers_travel_without_their_secrets_and_their_tools_with_them() ->
     agent = Agent(ScriptedLLM(["Hi."]), [parts.add], mcp_servers={"mcpServers": servers})
     form = form_of(agent)
     assert b"hunter2" not in agent.to_json()
-    assert form.mapping["tools"]["builtin"] == ["add"]  # find_tools is the lazy server's doing
+    assert form.mapping["tools"]["builtin"] == ["add"]  # find_tools comes from the lazy server
     assert form.mapping["tools"]["mcp_servers"]["own"]["env"]["LEFT"] == "${LEFT_TO_THE_SERVER}"
     other = Agent.from_json(
         agent.to_json(), variables={**form.secrets, "LEFT_TO_THE_SERVER": "x"}, builtins=[parts.add]
@@ -404,21 +407,21 @@ def test_every_address_comes_out_as_it_went_in(url: str) -> None:
 @settings(max_examples=examples(300), deadline=None)
 def test_every_text_and_every_address_comes_out_as_it_went_in(value: str) -> None:
     dumper = Dumper()
-    written = {
+    texts = {
         "text": dumper.text("x", value),
         "url": dumper.url("x", f"http://h{value}"),
         "list": dumper.data("x", [value, {value: value}]),
     }
-    document, _ = load(written)
-    found = fill(document, dumper.secrets)
-    assert found == {"text": value, "url": f"http://h{value}", "list": [value, {value: value}]}
+    document, _ = load(texts)
+    copy = fill(document, dumper.secrets)
+    assert copy == {"text": value, "url": f"http://h{value}", "list": [value, {value: value}]}
 
 
-# --- what does not travel ---
+# --- agents without a serial form ---
 
 
 class Mine:
-    """A model of the program's own."""
+    """A model class of the program itself."""
 
     model = "mine"
 
@@ -459,9 +462,9 @@ def test_what_has_no_serial_form_is_named_with_the_way_out(tmp_path: Path) -> No
         (Agent(small, condenser=parts.Shortener(float("nan"))), "condenser: Shortener.keep is nan"),  # type: ignore[arg-type]
         (Agent(small, system_prompt="\ud800"), "system_prompt holds half a character"),
     ]
-    for agent, said in cases:
+    for agent, problem in cases:
         message = refused(agent)
-        assert message.startswith(f"Agent: {said}"), message
+        assert message.startswith(f"Agent: {problem}"), message
     assert "at the top of a module" in refused(cases[0][0])
 
 
@@ -480,7 +483,7 @@ def test_what_is_no_serial_form_is_refused_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "problem"),
     [
         (
             {"fallback": ["gpt-4o"], "pick": "a:b"},
@@ -494,13 +497,13 @@ def test_what_is_no_serial_form_is_refused_with_its_place() -> None:
         ({"fallback": {"a": {"name": "gpt-4o", "temperature": 9}}}, "model.fallback.a.temperature"),
     ],
 )
-def test_a_composite_that_does_not_fit_is_named(model: Any, said: str) -> None:
+def test_a_composite_that_does_not_fit_is_named(model: Any, problem: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_agent({"model": model})
-    assert said in str(caught.value)
+    assert problem in str(caught.value)
 
 
-# --- what is told of tools ---
+# --- descriptions of tools ---
 
 
 def test_a_tool_has_a_module_if_another_process_can_have_it_by_that() -> None:
@@ -524,22 +527,22 @@ def test_a_tool_has_a_module_if_another_process_can_have_it_by_that() -> None:
             registry.create("here"),
             Tool.from_function(parts.Stateful(1).condense, name="bound"),
         ]
-        found = {form.name: form for form in tools_of(Agent(ScriptedLLM([]), tools))}
-    assert {name: form.module for name, form in found.items()} == {
+        forms = {form.name: form for form in tools_of(Agent(ScriptedLLM([]), tools))}
+    assert {name: form.module for name, form in forms.items()} == {
         **dict.fromkeys([one.name for one in runtime.tools], "holdfast.runtime"),
         **dict.fromkeys(["add", "greet", "counted"], "tests.data.remote_parts"),
         "plan": "holdfast.tools.preset.planning",
         **dict.fromkeys(["plain", "local", "here", "bound"], ""),
     }
-    data = json.loads(found["plan"].to_json())
+    data = json.loads(forms["plan"].to_json())
     assert data["annotations"] == {
         "readOnly": True,
         "destructive": False,
         "idempotent": True,
         "openWorld": False,
     }
-    assert data["inputSchema"] == found["plan"].input_schema
-    assert type(found["plan"]).from_json(found["plan"].to_json()) == found["plan"]
+    assert data["inputSchema"] == forms["plan"].input_schema
+    assert type(forms["plan"]).from_json(forms["plan"].to_json()) == forms["plan"]
 
 
 def test_a_tool_that_depends_on_what_its_factory_was_called_with_stays_here() -> None:
@@ -559,10 +562,10 @@ def test_tools_of_the_program_itself_have_no_module(tmp_path: Path) -> None:
         " Agent(RouterLLM(pick, {'a': LLM('gpt-4o')})).to_json()\nexcept ValueError as error:"
         " print(error)\n"
     )
-    found = forks.run(
+    lines = forks.run(
         [sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=60
     ).stdout.splitlines()
-    assert found[0] == "['', '']"
-    assert found[1].startswith(
+    assert lines[0] == "['', '']"
+    assert lines[1].startswith(
         "Agent: llm.pick is pick of __main__, which another process could not import"
     )

@@ -1,5 +1,5 @@
-"""AGENTS.md: which are read, in what order, that the nearest wins, and that nothing from outside of
-the repository comes in."""
+"""AGENTS.md files: which are read, their order, that the nearest one wins, and that no file from
+outside of the repository is read."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def write(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    """A repository with instructions at three levels above and below its folder `app`, which is
-    worked in."""
+    """Return a repository with instructions at three levels above and below its working folder
+    `app`."""
     (tmp_path / "repo/.git").mkdir(parents=True)
     write(tmp_path / "AGENTS.md", "Outside of the repository.")
     for folder in (".", "app", "app/api", "app/api/v1", "other"):
@@ -36,21 +36,21 @@ def repo(tmp_path: Path) -> Path:
     return tmp_path / "repo"
 
 
-def told(state: Any) -> list[str]:
+def note_topics(state: Any) -> list[str]:
     return [
         event.about for event in state.events if isinstance(event, ev.MessageAdded) and event.about
     ]
 
 
 def test_those_from_the_repositorys_root_down_are_in_the_prompt_outermost_first(repo: Path) -> None:
-    found = Instructions.read(repo / "app/api")
-    assert [path for path, _ in found.in_prompt()] == [
+    instructions = Instructions.read(repo / "app/api")
+    assert [path for path, _ in instructions.in_prompt()] == [
         "../../AGENTS.md",
         "../AGENTS.md",
         "AGENTS.md",
     ]
-    assert found.below() == {"v1": "v1/AGENTS.md"}
-    agent = Agent(ScriptedLLM([]), system_prompt="Base.", instructions=found)
+    assert instructions.below() == {"v1": "v1/AGENTS.md"}
+    agent = Agent(ScriptedLLM([]), system_prompt="Base.", instructions=instructions)
     assert (
         agent.system_prompt
         == "Base.\n\n# ../../AGENTS.md\n\nFor ..\n\n# ../AGENTS.md (Where it differs from those"
@@ -86,7 +86,7 @@ def test_one_in_a_subfolder_is_added_when_a_call_touches_a_file_below_it(
             conversation.send_message("Go.")
             state = conversation.run()
             assert conversation.replay().same
-    assert told(state) == ["instructions:api/AGENTS.md", "instructions:api/v1/AGENTS.md"]
+    assert note_topics(state) == ["instructions:api/AGENTS.md", "instructions:api/v1/AGENTS.md"]
     texts = [event for event in state.events if isinstance(event, ev.MessageAdded) and event.about]
     answers = [event.seq for event in state.events if isinstance(event, ev.AssistantReplied)]
     assert answers[1] < texts[0].seq < texts[1].seq < answers[2], (
@@ -106,7 +106,7 @@ def test_the_working_directory_may_be_named_by_a_link(repo: Path, tmp_path: Path
         agent = Agent(llm, runtime.tools, instructions=tmp_path / "link")
         with Conversation(agent, runtime=runtime) as conversation:
             conversation.send_message("Go.")
-            assert told(conversation.run()) == [
+            assert note_topics(conversation.run()) == [
                 "instructions:api/AGENTS.md",
                 "instructions:api/v1/AGENTS.md",
             ]
@@ -116,8 +116,8 @@ def test_other_names_are_read_if_they_are_asked_for(repo: Path) -> None:
     write(repo / "app/CLAUDE.md", "For Claude.")
     write(repo / "app/lib/CLAUDE.md", "For Claude, too.")
     assert not any("CLAUDE" in path for path in Instructions.read(repo / "app").texts)
-    found = Instructions.read(repo / "app", ("CLAUDE.md", "AGENTS.md")).texts
-    assert [*found] == [
+    texts = Instructions.read(repo / "app", ("CLAUDE.md", "AGENTS.md")).texts
+    assert [*texts] == [
         "../AGENTS.md",
         "CLAUDE.md",
         "api/AGENTS.md",
@@ -138,15 +138,15 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(
     (repo / "app/loop/AGENTS.md").symlink_to(repo / "app/loop/AGENTS.md")
     os.mkfifo(repo / "app/fifo/AGENTS.md")
     (repo / "app/folder/AGENTS.md").mkdir()
-    (repo / "app/inner/AGENTS.md").symlink_to(repo / "other/AGENTS.md")  # which stays inside
+    (repo / "app/inner/AGENTS.md").symlink_to(repo / "other/AGENTS.md")  # it stays inside
     (repo / "app/away").symlink_to(tmp_path)
     with caplog.at_level(logging.WARNING, "holdfast"):
-        found = Instructions.read(repo / "app").texts
-    assert {path for path in found if path.count("/") == 1 and not path.startswith("..")} == {
+        texts = Instructions.read(repo / "app").texts
+    assert {path for path in texts if path.count("/") == 1 and not path.startswith("..")} == {
         "api/AGENTS.md",
         "inner/AGENTS.md",
     }
-    assert "Secret." not in str(found)
+    assert "Secret." not in str(texts)
     for folder in ("link", "large", "latin", "loop", "fifo", "folder"):
         assert f"/{folder}/AGENTS.md were left out" in caplog.text
 
@@ -170,15 +170,15 @@ def test_a_tree_without_end_is_walked_to_a_bound(
 
 
 def test_long_ones_are_cut_and_say_so() -> None:
-    found = Instructions(
+    instructions = Instructions(
         {"AGENTS.md": "x" * (MAX_FILE_CHARS + 5), "src/AGENTS.md": "y" * (MAX_FILE_CHARS + 7)}
     )
-    [(_, text)] = found.in_prompt()
+    [(_, text)] = instructions.in_prompt()
     assert text.endswith(
         "[5 of 20,005 characters are left out here to save room; the file AGENTS.md has them.]"
     )
-    assert "[7 of 20,007 characters" in found.text_for_model("src/AGENTS.md", 10**9)
-    assert "[20,007 of 20,007 characters" in found.text_for_model("src/AGENTS.md", 0)
+    assert "[7 of 20,007 characters" in instructions.text_for_model("src/AGENTS.md", 10**9)
+    assert "[20,007 of 20,007 characters" in instructions.text_for_model("src/AGENTS.md", 0)
 
 
 def test_a_changed_file_is_a_new_agent_event_when_the_conversation_is_opened_again(

@@ -1,4 +1,5 @@
-"""`LLMJudge` with a policy: it confirms calls, is asked once for each, and can be configured."""
+"""`LLMJudge` with a policy: it confirms calls, gets one request for each call, and can be
+configured."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ def send(text: str) -> str:
 
 
 def judging(*levels: str) -> tuple[ScriptedLLM, list[Any]]:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def answer(request: Any) -> str:
-        asked.append(request)
-        return json.dumps({"risk": levels[len(asked) - 1], "reason": f"rule {len(asked)}"})
+        requests.append(request)
+        return json.dumps({"risk": levels[len(requests) - 1], "reason": f"rule {len(requests)}"})
 
-    return ScriptedLLM(answer, "judge"), asked
+    return ScriptedLLM(answer, "judge"), requests
 
 
 def run(confirm: Any, calls: int = 1, **more: Any) -> Conversation:
@@ -48,7 +49,7 @@ def decisions(conversation: Conversation) -> list[tuple[str, str, str]]:
 
 
 def test_a_policy_in_words_allows_asks_and_denies() -> None:
-    model, asked = judging("low", "medium", "high")
+    model, requests = judging("low", "medium", "high")
     with run(LLMJudge(model, policy="Mail to colleagues is fine."), 3) as conversation:
         assert decisions(conversation) == [
             ("allow", "analyzer:judge", "rule 1"),
@@ -56,10 +57,10 @@ def test_a_policy_in_words_allows_asks_and_denies() -> None:
             ("deny", "analyzer:judge", "rule 3"),
         ]
         assert conversation.status is ConversationStatus.WAITING_FOR_CONFIRMATION
-    system = asked[0].system
+    system = requests[0].system
     assert "Mail to colleagues is fine." in system
     assert "destroys work" not in system  # the levels of a judge without a policy
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 def test_a_judge_that_gives_no_verdict_asks_the_user() -> None:
@@ -68,11 +69,11 @@ def test_a_judge_that_gives_no_verdict_asks_the_user() -> None:
 
 
 def test_the_judge_of_a_strictest_policy_is_the_analyzer() -> None:
-    model, asked = judging("low")
+    model, requests = judging("low")
     policy = Strictest([LLMJudge(model, policy="x"), {"send": "ask"}])
     with run(policy) as conversation:
         assert decisions(conversation)[0][0] == "ask"
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_the_high_risk_of_another_analyzer_is_asked_about() -> None:
@@ -91,8 +92,8 @@ def test_a_policy_can_be_configured() -> None:
     ):
         agent = load_agent({"model": MODEL, "confirm": confirm})
         for one in (agent, Agent.from_json(agent.to_json())):
-            found: Any = one.confirm
-            judge = found if isinstance(found, LLMJudge) else found.policies[0]
+            policy: Any = one.confirm
+            judge = policy if isinstance(policy, LLMJudge) else policy.policies[0]
             assert judge.policy == "No mail."
             assert isinstance(one.security, LLMJudge)
             assert one.security.policy == "No mail."

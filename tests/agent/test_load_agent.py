@@ -1,4 +1,4 @@
-"""`load_agent`: a whole agent from a file, run against real parts, and what is said of a file that
+"""`load_agent`: a whole agent from a file, run against real parts, and the errors of a file that
 does not fit."""
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tests.paths import DATA
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
-    """Write a module to a folder on the path; its name is returned."""
+    """Return a function that writes a module to a folder on the path and returns its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    made: list[str] = []
+    names: list[str] = []
 
     def make(text: str) -> str:
-        name = f"hf_agent_{len(made)}"
+        name = f"hf_agent_{len(names)}"
         (tmp_path / f"{name}.py").write_text(text)
-        made.append(name)
+        names.append(name)
         return name
 
     yield make
-    for name in made:
+    for name in names:
         sys.modules.pop(name, None)
 
 
@@ -63,7 +63,7 @@ number = 5
 SCRIPTED = {"use": "scripted", "parameters": {"script": ["Hello."]}}
 
 
-def said(source: Any, **options: Any) -> str:
+def error_of(source: Any, **options: Any) -> str:
     with pytest.raises(ConfigurationError) as caught:
         load_agent(source, **options)
     return str(caught.value)
@@ -164,37 +164,37 @@ def test_parts_are_made_by_name_with_their_parameters(module: Callable[[str], st
     assert type(agent.confirm).__name__ == "Policy"
     assert agent.limits.steps is None
     assert load_agent({"model": SCRIPTED, "condenser": f"{name}:Shortener"}).condenser.keep == 10  # type: ignore[union-attr]
-    asked = load_agent({"model": SCRIPTED, "confirm": {"use": "deny", "*": "ask"}}).confirm
-    assert repr(asked) == "ByTool({'use': 'deny', '*': 'ask'})"
+    policy = load_agent({"model": SCRIPTED, "confirm": {"use": "deny", "*": "ask"}}).confirm
+    assert repr(policy) == "ByTool({'use': 'deny', '*': 'ask'})"
 
 
 def test_tools_may_be_in_a_file_of_their_own_and_prompts_in_microagents(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "tools.yaml").write_text("builtin: ['${WHICH}']\nskills: [here]\n")
     (tmp_path / "note.md").write_text("Be kind.")
-    given = {
+    document = {
         "model": SCRIPTED,
         "tools": "sub/tools.yaml",
         "microagents": ["Inline.", {"file": "note.md"}],
     }
     ping = Tool("ping", "", lambda: "pong")
-    agent = load_agent(given, variables={"WHICH": "ping"}, builtins=[ping], base=tmp_path)
+    agent = load_agent(document, variables={"WHICH": "ping"}, builtins=[ping], base=tmp_path)
     assert agent.tools.list_tools() == [ping]
     assert agent.system_prompt.endswith("Inline.\n\n# note\n\nBe kind.")
 
 
 def test_an_escaped_variable_in_inline_tools_is_unescaped_once() -> None:
-    given = {
+    document = {
         "model": SCRIPTED,
         "tools": {"mcp_servers": {"a": {"command": "x", "args": ["$${A}", "$$${A}"]}}},
     }
-    agent = load_agent(given)
+    agent = load_agent(document)
     assert agent.tools.list_tools() == []
     assert "not given" not in repr(agent)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("{}", "model is missing"),
         ("model: gpt-5\nlimit: {}\n", "line 2, limit: unknown key 'limit'. Did you mean 'limits'?"),
@@ -278,19 +278,19 @@ def test_an_escaped_variable_in_inline_tools_is_unescaped_once() -> None:
         ),
     ],
 )
-def test_an_error_names_the_place_in_the_file(tmp_path: Path, text: str, told: str) -> None:
+def test_an_error_names_the_place_in_the_file(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text(text)
-    found = said(path)
-    assert told in found
-    assert found.startswith(str(path))
+    message = error_of(path)
+    assert problem in message
+    assert message.startswith(str(path))
 
 
 def test_no_error_shows_a_key() -> None:
     model = {"name": "gpt-5", "api_key": "${KEY}"}
     for key in ("sk-hunter2\nX: y", "sk-hunter2é"):
-        assert "hunter2" not in said({"model": model}, variables={"KEY": key})
-    assert "hunter2" not in said({"model": {**model, "api_key": ["sk-hunter2"]}}, variables={})
+        assert "hunter2" not in error_of({"model": model}, variables={"KEY": key})
+    assert "hunter2" not in error_of({"model": {**model, "api_key": ["sk-hunter2"]}}, variables={})
 
 
 def test_sections_in_capital_letters_load_with_a_warning(tmp_path: Path) -> None:
@@ -344,4 +344,4 @@ def test_the_schema_judges_as_load_agent_does(tmp_path: Path) -> None:
         load_agent(document)
     for document in BAD:
         assert not judge.is_valid(document), json.dumps(document)
-        said(document)
+        error_of(document)

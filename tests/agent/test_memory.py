@@ -1,5 +1,5 @@
-"""The memory tools: notes are kept whole, found again, and never lead out of their folder, whatever
-links, races and kills do."""
+"""The memory tools: notes are stored whole and found again, and no link, race or kill leads out
+of their folder."""
 
 from __future__ import annotations
 
@@ -42,43 +42,43 @@ def write(
     )
 
 
-def read(manager: ToolManager, **given: object) -> str:
-    return ask(manager, **given).text
+def read_text(manager: ToolManager, **arguments: object) -> str:
+    return ask(manager, **arguments).text
 
 
-def ask(manager: ToolManager, **given: object) -> ToolResult:
-    return manager.run(ToolCall("1", "memory_read", given))
+def ask(manager: ToolManager, **arguments: object) -> ToolResult:
+    return manager.run(ToolCall("1", "memory_read", arguments))
 
 
 def test_notes_are_written_read_found_changed_and_deleted(tmp_path: Path) -> None:
     memory = tools(tmp_path / "notes")
-    assert read(memory) == "There are no notes yet."
+    assert read_text(memory) == "There are no notes yet."
     assert not (tmp_path / "notes").exists(), "it is made when it is first written to"
     assert (
         write(memory, "build.md", "# How to build\nmake all\n").text == "Wrote build.md (24 bytes)."
     )
     assert write(memory, "people/ada.md", "Likes tabs.").text == "Wrote people/ada.md (11 bytes)."
-    assert read(memory).splitlines() == [
+    assert read_text(memory).splitlines() == [
         "- build.md (24 bytes): How to build",
         "- people/ada.md (11 bytes): Likes tabs.",
     ]
-    assert read(memory, path="people/ada.md") == "Likes tabs."
-    assert read(memory, path="build.md", offset=15) == "make all\n"
-    assert read(memory, search="TABS") == "people/ada.md:1: Likes tabs."
-    assert read(memory, search="ada") == "people/ada.md: its name"
-    assert read(memory, search="xyz") == "No note has 'xyz'."
+    assert read_text(memory, path="people/ada.md") == "Likes tabs."
+    assert read_text(memory, path="build.md", offset=15) == "make all\n"
+    assert read_text(memory, search="TABS") == "people/ada.md:1: Likes tabs."
+    assert read_text(memory, search="ada") == "people/ada.md: its name"
+    assert read_text(memory, search="xyz") == "No note has 'xyz'."
     write(memory, "people/ada.md", "And tea.", "append")
-    assert read(memory, path="people/ada.md") == "Likes tabs.\nAnd tea."
+    assert read_text(memory, path="people/ada.md") == "Likes tabs.\nAnd tea."
     write(memory, "new.md", "Begun.", "append")
     write(memory, "people/ada.md", "coffee", "replace", "tea")
-    assert read(memory, path="./people//ada.md") == "Likes tabs.\nAnd coffee."
+    assert read_text(memory, path="./people//ada.md") == "Likes tabs.\nAnd coffee."
     assert write(memory, "people/ada.md", action="delete").text == "Deleted people/ada.md."
     assert not (tmp_path / "notes/people").exists(), "a folder goes with its last note"
     assert sorted(os.listdir(tmp_path / "notes")) == [".lock", "build.md", "new.md"]
 
 
 @pytest.mark.parametrize(
-    ("path", "action", "told"),
+    ("path", "action", "problem"),
     [
         ("", "write", "is not the path of a note"),
         ("../x", "write", "is not the path of a note"),
@@ -102,14 +102,14 @@ def test_notes_are_written_read_found_changed_and_deleted(tmp_path: Path) -> Non
     ],
 )
 def test_what_is_no_note_is_refused_with_a_reason(
-    tmp_path: Path, path: str, action: str, told: str
+    tmp_path: Path, path: str, action: str, problem: str
 ) -> None:
     memory = tools(tmp_path / "notes")
     write(memory, "there.md", "x")
     write(memory, "folder/in.md", "x")
     result = write(memory, path, "text", action, "old")
     assert result.is_error
-    assert told in result.text
+    assert problem in result.text
     assert sorted(os.listdir(tmp_path)) == ["notes"]
 
 
@@ -126,8 +126,8 @@ def test_no_link_leads_out(tmp_path: Path) -> None:
         assert ask(memory, path=path).is_error
         for action in ("write", "append", "replace", "delete"):
             assert write(memory, path, "x", action, "hunter2").is_error, (path, action)
-    assert read(memory) == "- a.md (1 bytes): x"
-    assert read(memory, search="hunter2") == "No note has 'hunter2'."
+    assert read_text(memory) == "- a.md (1 bytes): x"
+    assert read_text(memory, search="hunter2") == "No note has 'hunter2'."
     assert (secret / "key.md").read_text() == "hunter2"
     (tmp_path / "notes/.lock").unlink()
     (tmp_path / "notes/.lock").symlink_to(secret / "key.md")
@@ -150,7 +150,7 @@ while True:
 
 
 def test_a_folder_that_is_swapped_for_a_link_meanwhile_lets_nothing_out(tmp_path: Path) -> None:
-    """Another process swaps the folder of the notes for a link, again and again."""
+    """Another process replaces the folder of the notes with a link, again and again."""
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "x.md").write_text("hunter2")
@@ -161,18 +161,18 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_lets_nothing_out(tmp_path
         assert swapper.stdout is not None
         assert swapper.stdout.readline()
         try:
-            seen, end = {read(memory, path="f/x.md")}, time.monotonic() + 20.0
+            texts, end = {read_text(memory, path="f/x.md")}, time.monotonic() + 20.0
             for n in range(1_000_000):
-                seen.add(read(memory, path="f/x.md"))
-                if (len(seen) > 1 and n > 1000) or time.monotonic() > end:
+                texts.add(read_text(memory, path="f/x.md"))
+                if (len(texts) > 1 and n > 1000) or time.monotonic() > end:
                     break
             for n in range(300):
                 write(memory, "f/x.md", f"note {n}", "replace", "note")
                 write(memory, "f/x.md", "hunter", "replace", "hunter2")
         finally:
             swapper.kill()
-    assert len(seen) > 1, "it was swapped"
-    assert not any("hunter2" in text for text in seen)
+    assert len(texts) > 1, "it was swapped"
+    assert not any("hunter2" in text for text in texts)
     assert (secret / "x.md").read_text() == "hunter2"
     assert os.listdir(secret) == ["x.md"]
 
@@ -185,16 +185,16 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
     assert "a note has at most" in write(memory, "b.md", "é" * 256 * 1024).text
     (tmp_path / "notes/big.md").write_bytes(b"x" * 10_000_000)
     (tmp_path / "notes/latin.md").write_bytes(b"caf\xe9")
-    assert "more than" in read(memory, path="big.md")
-    assert "not UTF-8" in read(memory, path="latin.md")
-    assert "(cannot be read)" in read(memory)
+    assert "more than" in read_text(memory, path="big.md")
+    assert "not UTF-8" in read_text(memory, path="latin.md")
+    assert "(cannot be read)" in read_text(memory)
     for n in range(996):
         (tmp_path / f"notes/{n}.md").write_text("word")
     assert not write(memory, "last.md", "x").is_error
     assert "which is the maximum" in write(memory, "more.md", "x").text
     assert not write(memory, "last.md", "changed").is_error, "a note that is there may change"
-    assert len(read(memory)) < 21_000
-    assert len(read(memory, search="word").splitlines()) == 101
+    assert len(read_text(memory)) < 21_000
+    assert len(read_text(memory, search="word").splitlines()) == 101
     assert "\n- and " in memory_index(tmp_path / "notes", 500)
     assert len(memory_index(tmp_path / "notes", 500)) < 700
 
@@ -223,8 +223,8 @@ def start(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_several_agents_write_to_one_note_and_nothing_is_lost(tmp_path: Path) -> None:
-    found = [start(tmp_path / "notes", name, 30) for name in "abc"]
-    for process in found:
+    writers = [start(tmp_path / "notes", name, 30) for name in "abc"]
+    for process in writers:
         process.communicate("go\n", timeout=60)
         assert process.returncode == 0
     lines = (tmp_path / "notes/log.md").read_text().splitlines()
@@ -277,8 +277,11 @@ def test_the_runtimes_folder_may_not_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "work/.holdfast").symlink_to(tmp_path / "secret")
     with LocalRuntime(tmp_path / "work") as runtime:
         manager = ToolManager(make_memory())
-        for name, given in (("memory_write", {"path": "a.md", "text": "x"}), ("memory_read", {})):
-            result = manager.run(ToolCall("1", name, given), ToolContext(runtime=runtime))
+        for name, arguments in (
+            ("memory_write", {"path": "a.md", "text": "x"}),
+            ("memory_read", {}),
+        ):
+            result = manager.run(ToolCall("1", name, arguments), ToolContext(runtime=runtime))
             assert result.is_error
             assert "is a link or not a folder" in result.text
     assert os.listdir(tmp_path / "secret/memory") == []
@@ -301,10 +304,10 @@ def test_no_file_is_left_open(tmp_path: Path) -> None:
         write(memory, "a/b.md", "x")
         write(memory, "../x", "x")
         write(memory, "a/b.md/c", "x")
-        read(memory, path="a/none.md")
-        read(memory, path="none/none.md")
-        read(memory)
-        read(memory, search="x")
+        read_text(memory, path="a/none.md")
+        read_text(memory, path="none/none.md")
+        read_text(memory)
+        read_text(memory, search="x")
         write(memory, "a/b.md", action="delete")
     assert before.new() == []
 

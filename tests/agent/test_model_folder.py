@@ -1,4 +1,4 @@
-"""`ModelFolder`: models and agents by the names of their files, and what is wrong with a file."""
+"""`ModelFolder`: models and agents by the names of their files, and the errors of such files."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_the_files_are_listed_and_a_wrong_one_affects_no_other(folder: Path) -> 
 
 
 def test_a_name_gives_its_model_or_its_agent(folder: Path) -> None:
-    found = ModelFolder(folder, {"KEY": "sk-planted"})
-    fast = found.model("fast")
+    models = ModelFolder(folder, {"KEY": "sk-planted"})
+    fast = models.model("fast")
     assert isinstance(fast, LLM)
     assert (fast.model, fast.arguments()["api_key"]) == ("gpt-5-mini", "sk-planted")
-    assert isinstance(found.model("both"), FallbackLLM)
+    assert isinstance(models.model("both"), FallbackLLM)
     with LocalRuntime(folder) as runtime:
-        agent = found.agent("coder", runtime=runtime)
+        agent = models.agent("coder", runtime=runtime)
     assert [tool.name for tool in agent.own_tools()] == ["terminal"]
 
 

@@ -1,5 +1,5 @@
-"""A run that ends with data: what a type may be, what the model is told of results that do not fit,
-and that the result is a fact of the journal."""
+"""A run that ends with data: the types of results, the model's errors about results that do not
+fit, and the result as a fact of the journal."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ TYPES: list[tuple[Any, dict[str, Any], Any, Any]] = [
     ({"anyOf": [SCHEMA, {"type": "null"}]}, {"output": {"n": 2}}, {"n": 2}, {"n": 2}),
     ({**SCHEMA, "oneOf": [{}]}, {"output": {"n": 2}}, {"n": 2}, {"n": 2}),
 ]
-NAMES = [str(getattr(given[0], "__name__", given[0]))[:30] for given in TYPES]
+NAMES = [str(getattr(case[0], "__name__", case[0]))[:30] for case in TYPES]
 
 
 def ran(
@@ -165,23 +165,25 @@ def repairs(state: ConversationState) -> list[str]:
 # --- types ---
 
 
-@pytest.mark.parametrize(("given", "arguments", "value", "made"), TYPES, ids=NAMES)
+@pytest.mark.parametrize(("output_type", "arguments", "value", "expected"), TYPES, ids=NAMES)
 def test_a_valid_call_of_finish_ends_the_run_with_its_arguments(
-    given: Any, arguments: Any, value: Any, made: Any
+    output_type: Any, arguments: Any, value: Any, expected: Any
 ) -> None:
-    with Conversation(Agent(ScriptedLLM([(FINISH, arguments)]), output_type=given)) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([(FINISH, arguments)]), output_type=output_type)
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
         assert (state.status, state.steps, state.output) == (S.FINISHED, 1, value)
-        assert conversation.output == made
-        assert type(conversation.output) is type(made)
+        assert conversation.output == expected
+        assert type(conversation.output) is type(expected)
         again = ConversationState.from_json(state.to_json())
         assert again.output == value
 
 
-@pytest.mark.parametrize("given", [one[0] for one in TYPES], ids=NAMES)
-def test_the_schema_is_one_that_every_provider_takes(given: Any) -> None:
-    output = Output(given)
+@pytest.mark.parametrize("output_type", [one[0] for one in TYPES], ids=NAMES)
+def test_the_schema_is_one_that_every_provider_takes(output_type: Any) -> None:
+    output = Output(output_type)
     schema = output.schema
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["type"] == "object"
@@ -194,23 +196,23 @@ def test_the_schema_is_one_that_every_provider_takes(given: Any) -> None:
         "enum",
         "const",
         "$ref",
-    }  # at the root these are refused
+    }  # refused at the root of a schema
     text = json.dumps(schema)
     for reference in re.findall(r'"\$ref": "#/\$defs/([^"]+)"', text):
         assert reference in schema["$defs"]
-    tools = Agent(ScriptedLLM([]), output_type=given).tools.definitions()
+    tools = Agent(ScriptedLLM([]), output_type=output_type).tools.definitions()
     assert [tool.name for tool in tools] == ["finish"]
     for style in STYLES:
-        told = json.dumps(definition(tools[0], style))
-        assert json.dumps(schema)[1:-1] in told or style == "anthropic"
-    # An agent that travels shows the same, to the byte.
+        tool_json = json.dumps(definition(tools[0], style))
+        assert json.dumps(schema)[1:-1] in tool_json or style == "anthropic"
+    # A restored agent sends the same tools, to the byte.
     assert json.dumps(Output(output.form).schema) == text
 
 
 def test_closed_objects_whose_properties_are_all_required_are_strict() -> None:
     assert is_strict(Output(Found).schema)
     assert is_strict(Output(list[Found]).schema)
-    assert not is_strict(Output(Review).schema)  # bounds of numbers are no part of strict mode
+    assert not is_strict(Output(Review).schema)  # strict mode has no bounds of numbers
     assert not is_strict(Output(Node).schema)
 
 
@@ -224,7 +226,7 @@ def test_objects_that_take_more_stay_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "problem"),
     [
         (3, "takes a type such as a pydantic model"),
         ("Review", "takes a type"),
@@ -237,8 +239,8 @@ def test_objects_that_take_more_stay_open() -> None:
         ({1: 2, "a": object()}, "is not a valid JSON Schema"),
     ],
 )
-def test_what_is_no_type_is_refused(given: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"Agent: output_type.*{said}"):
+def test_what_is_no_type_is_refused(given: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"Agent: output_type.*{problem}"):
         Agent(ScriptedLLM([]), output_type=given)
 
 
@@ -255,7 +257,7 @@ def test_a_type_whose_json_it_does_not_read_keeps_what_the_model_gave() -> None:
         a: int
 
         @pydantic.field_serializer("a")
-        def _said(self, value: int) -> str:
+        def _in_brackets(self, value: int) -> str:
             return f"<{value}>"
 
     with Conversation(Agent(ScriptedLLM([(FINISH, {"a": 1})]), output_type=Odd)) as conversation:
@@ -361,20 +363,20 @@ def test_the_error_carries_its_fields() -> None:
     assert str(error) == "No valid output in 3 rounds. Of the last one: n is required."
 
 
-# --- with the rest ---
+# --- together with other features ---
 
 
 def test_other_calls_of_the_same_answer_are_run_and_count() -> None:
-    seen: list[str] = []
+    texts: list[str] = []
 
     def note(text: str) -> str:
-        seen.append(text)
+        texts.append(text)
         return "noted"
 
     state = ran(
         [[GOOD, ("note", {"text": "a"}), ("note", {"text": "b"})]], tools=[Tool("note", "", note)]
     )
-    assert (state.status, sorted(seen), state.output) == (
+    assert (state.status, sorted(texts), state.output) == (
         S.FINISHED,
         ["a", "b"],
         {"verdict": "good", "score": 9},
@@ -529,13 +531,13 @@ def test_a_hook_that_denies_finish_is_a_failed_round() -> None:
 
 
 def test_a_stop_hook_may_want_another_one() -> None:
-    def once(found: Any, context: Any) -> Any:
-        return Deny("think again") if not found.denied else None
+    def deny_once(stopping: Any, context: Any) -> Any:
+        return Deny("think again") if not stopping.denied else None
 
     agent = Agent(
         ScriptedLLM([GOOD, (FINISH, {"verdict": "bad", "score": 1})]),
         output_type=Review,
-        hooks=[Hook(before=once, on="stop")],
+        hooks=[Hook(before=deny_once, on="stop")],
     )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
@@ -607,7 +609,7 @@ def test_forks_saved_states_and_stores_have_it(tmp_path: Path) -> None:
 
 
 class All:
-    """Leaves out all that is shown."""
+    """A condenser that leaves out the whole view."""
 
     def condense(self, journal: Sequence[ev.AnyEvent], reason: Any, cancelled: Any) -> Condensed:
         return Condensed(
@@ -645,20 +647,20 @@ def test_a_conversation_opened_from_its_condensed_tail_has_it(tmp_path: Path) ->
 def test_a_condensation_keeps_the_output_and_the_failures() -> None:
     state = ran([BAD, GOOD])
     for length in range(len(state.events) + 1):
-        found = fold(state.events[:length])
-        if found.open or not length:
+        state_fold = fold(state.events[:length])
+        if state_fold.open or not length:
             continue
         again = Fold.after(
-            msgspec.json.decode(msgspec.json.encode(found.checkpoint()), type=ev.Checkpoint),
+            msgspec.json.decode(msgspec.json.encode(state_fold.checkpoint()), type=ev.Checkpoint),
             lambda seq: state.events[seq - 1],
         )
-        assert again.output == found.output, length
+        assert again.output == state_fold.output, length
 
 
 def reviewing(store: Any, folder: Path) -> None:
     def answer(request: Any) -> Any:
-        said = sum(isinstance(item, ev.AssistantReplied) for item in request.transcript.items)
-        return (["Fine.", BAD, [("note", {"text": "a"}), GOOD]])[min(said, 2)]
+        answers = sum(isinstance(item, ev.AssistantReplied) for item in request.transcript.items)
+        return (["Fine.", BAD, [("note", {"text": "a"}), GOOD]])[min(answers, 2)]
 
     note = Tool("note", "", lambda text: "noted")
     with Conversation(
@@ -684,7 +686,7 @@ def test_after_sigkill_at_every_append_it_has_its_output(tmp_path: Path) -> None
     assert kills > 20
 
 
-# --- elsewhere ---
+# --- agent files, serial forms, servers, the command line ---
 
 
 def _config(**more: Any) -> Mapping[str, Any]:
@@ -693,11 +695,11 @@ def _config(**more: Any) -> Mapping[str, Any]:
 
 def test_an_agents_file_names_a_type_or_has_a_schema(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
-    named = load_agent(_config(output_type=f"{__name__}:Review", output_rounds=7))
-    assert named.output is not None
-    assert (named.output.type, named.output_rounds) == (Review, 7)
-    for given in (SCHEMA, {"file": "schema.json"}):
-        agent = load_agent(_config(output_type=given), base=tmp_path)
+    by_name = load_agent(_config(output_type=f"{__name__}:Review", output_rounds=7))
+    assert by_name.output is not None
+    assert (by_name.output.type, by_name.output_rounds) == (Review, 7)
+    for setting in (SCHEMA, {"file": "schema.json"}):
+        agent = load_agent(_config(output_type=setting), base=tmp_path)
         assert agent.output is not None
         assert agent.output.type == SCHEMA
     with pytest.raises(ConfigurationError, match=r"nothing\.json.*cannot be read"):
@@ -710,13 +712,15 @@ def test_an_agents_file_names_a_type_or_has_a_schema(tmp_path: Path) -> None:
 
 def test_the_serial_form_has_the_schema_and_no_name() -> None:
     pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^${x}\\d$"}}}
-    for given in (Review, pattern):
-        form = json.loads(Agent(ScriptedLLM([]), output_type=given, output_rounds=5).to_json())
+    for output_type in (Review, pattern):
+        form = json.loads(
+            Agent(ScriptedLLM([]), output_type=output_type, output_rounds=5).to_json()
+        )
         assert (form["output_type"]["type"], form["output_rounds"]) == ("object", 5)
         assert "Review" not in json.dumps(form)
         again = Agent.from_json(json.dumps(form))
         assert again.output is not None
-        assert json.dumps(again.output.schema) == json.dumps(Output(given).schema)
+        assert json.dumps(again.output.schema) == json.dumps(Output(output_type).schema)
 
 
 @pytest.mark.slow
@@ -734,7 +738,7 @@ def test_on_an_agent_server_the_run_ends_with_it(tmp_path: Path) -> None:
             assert conversation.output == {"verdict": "good", "score": 9}
         with RemoteConversation(agent, space, id) as conversation:
             assert conversation.output == Review(verdict="good", score=9)
-        # A pattern on which Python's own matcher would not end is enforced there.
+        # A pattern on which Python's own matcher would not end is checked by the server.
         evil = {"type": "string", "pattern": "^(a+)+$"}
         script = [(FINISH, {"output": "a" * 40 + "!"}), (FINISH, {"output": "aa"})]
         with RemoteConversation(
@@ -788,18 +792,18 @@ def test_the_command_prints_the_json_and_nothing_else(tmp_path: Path) -> None:
             "--no-stream",
             "--output-schema",
         ]
-        done = _run(*common, "schema.json", cwd=tmp_path)
-        assert (done.returncode, json.loads(done.stdout)) == (0, {"n": 3}), done.stderr
-        assert "finish" in done.stderr
-        done = _run(*common, "schema.json", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "No valid output in 3 rounds" in done.stderr
-        for name, content, said in (
+        process = _run(*common, "schema.json", cwd=tmp_path)
+        assert (process.returncode, json.loads(process.stdout)) == (0, {"n": 3}), process.stderr
+        assert "finish" in process.stderr
+        process = _run(*common, "schema.json", cwd=tmp_path)
+        assert (process.returncode, process.stdout) == (1, "")
+        assert "No valid output in 3 rounds" in process.stderr
+        for name, content, problem in (
             ("a.json", "{", "cannot be read"),
             ("b.json", "[]", "contains no JSON object"),
             ("c.json", '{"type": "x"}', "is not a valid JSON Schema"),
         ):
             (tmp_path / name).write_text(content)
-            done = _run(*common, name, cwd=tmp_path)
-            assert (done.returncode, done.stdout) == (2, "")
-            assert said in done.stderr
+            process = _run(*common, name, cwd=tmp_path)
+            assert (process.returncode, process.stdout) == (2, "")
+            assert problem in process.stderr

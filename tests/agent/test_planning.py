@@ -1,5 +1,5 @@
-"""Planning: the plan in the journal and in the state, kept through condensations, and approved
-before anything is done."""
+"""Planning: the plan in the journal and in the state, its survival through condensations, and
+its approval before any effect."""
 
 from __future__ import annotations
 
@@ -44,19 +44,20 @@ S = ConversationStatus
 READS = ToolAnnotations(read_only=True)
 
 
-def steps(*given: str) -> list[dict[str, str]]:
-    """`"a"` is pending, `"a!"` in progress, `"a."` done, `"a-"` dropped."""
+def steps(*texts: str) -> list[dict[str, str]]:
+    """Return the steps of a plan: `"a"` is pending, `"a!"` in progress, `"a."` done, `"a-"`
+    dropped."""
     states = {"!": "in_progress", ".": "done", "-": "dropped"}
     return [
-        {"step": text.rstrip("!.-"), "state": states.get(text[-1], "pending")} for text in given
+        {"step": text.rstrip("!.-"), "state": states.get(text[-1], "pending")} for text in texts
     ]
 
 
-def plan(*given: str) -> tuple[str, dict[str, Any]]:
-    return ("plan", {"steps": steps(*given)})
+def plan(*texts: str) -> tuple[str, dict[str, Any]]:
+    return ("plan", {"steps": steps(*texts)})
 
 
-def standing(state: ConversationState | Fold) -> list[str]:
+def plan_marks(state: ConversationState | Fold) -> list[str]:
     marks = {"in_progress": "!", "done": ".", "dropped": "-", "pending": ""}
     return [step.step + marks[step.state] for step in state.plan]
 
@@ -86,7 +87,7 @@ def first(script: Any, **options: Any) -> Agent:
     )
 
 
-def told(conversation: Conversation | RemoteConversation) -> list[str]:
+def results(conversation: Conversation | RemoteConversation) -> list[str]:
     return [
         event.result.text
         for event in conversation.get_history()
@@ -102,7 +103,7 @@ def decisions(conversation: Conversation | RemoteConversation) -> list[tuple[str
     ]
 
 
-# --- what an agent gets ---
+# --- prompt and tools of an agent that plans ---
 
 
 def test_an_agent_that_plans_has_the_tool_and_its_lines_of_prompt() -> None:
@@ -141,15 +142,15 @@ def test_an_agent_that_plans_travels_and_comes_out_the_same(
     agent = Agent(
         ScriptedLLM(["Done."]), given, planning=planning, system_prompt_extensions=["Be brief."]
     )
-    made = Agent.from_json(agent.to_json(), builtins=[make_plan()])
-    assert (made.planning, made.system_prompt, made.to_json()) == (
+    copy = Agent.from_json(agent.to_json(), builtins=[make_plan()])
+    assert (copy.planning, copy.system_prompt, copy.to_json()) == (
         planning,
         agent.system_prompt,
         agent.to_json(),
     )
-    assert made.tools.definitions() == agent.tools.definitions()
-    once = Agent.from_json(made.to_json(), builtins=[make_plan()])
-    assert once.system_prompt.count(agent.system_prompt[-60:]) == 1
+    assert copy.tools.definitions() == agent.tools.definitions()
+    second_copy = Agent.from_json(copy.to_json(), builtins=[make_plan()])
+    assert second_copy.system_prompt.count(agent.system_prompt[-60:]) == 1
 
 
 def test_a_config_says_how_an_agent_plans() -> None:
@@ -177,22 +178,22 @@ def test_the_state_has_the_plan_as_it_stands_wherever_the_conversation_goes(tmp_
         assert conversation.state.plan == ()
         conversation.send_message("go")
         state = conversation.run()
-        assert standing(state) == ["a.", "b!", "c-"]
-        assert "at most one is" in told(conversation)[1], "a plan that is none changes nothing"
-        assert standing(state.at(8)) == ["a!", "b", "c"]
-        assert standing(ConversationState.from_json(state.to_json())) == ["a.", "b!", "c-"]
+        assert plan_marks(state) == ["a.", "b!", "c-"]
+        assert "at most one is" in results(conversation)[1], "a plan that is none changes nothing"
+        assert plan_marks(state.at(8)) == ["a!", "b", "c"]
+        assert plan_marks(ConversationState.from_json(state.to_json())) == ["a.", "b!", "c-"]
         with conversation.fork() as whole, conversation.fork(8) as half:
-            assert (standing(whole.state), standing(half.state)) == (
+            assert (plan_marks(whole.state), plan_marks(half.state)) == (
                 ["a.", "b!", "c-"],
                 ["a!", "b", "c"],
             )
         with Conversation.from_state(state, Agent(ScriptedLLM([]))) as continued:
-            assert standing(continued.state) == ["a.", "b!", "c-"]
+            assert plan_marks(continued.state) == ["a.", "b!", "c-"]
         assert conversation.replay().same
         assert conversation.replay(Agent(ScriptedLLM([]), planning="tool")).same
         assert not conversation.replay(Agent(ScriptedLLM([]))).same
     with SQLiteStore(tmp_path / "s.db") as store, Conversation(agent, store, "c") as again:
-        assert standing(again.state) == ["a.", "b!", "c-"]
+        assert plan_marks(again.state) == ["a.", "b!", "c-"]
 
 
 def test_another_tool_of_that_name_makes_no_plan() -> None:
@@ -213,15 +214,15 @@ def test_a_plan_too_long_to_be_kept_whole_in_the_journal_stands_all_the_same() -
         Agent(ScriptedLLM([plan(*long), "Done."]), planning="tool", output_limit=1000)
     ) as conversation:
         conversation.send_message("go")
-        assert standing(conversation.run()) == long
+        assert plan_marks(conversation.run()) == long
 
 
 # --- condensation ---
 
 
 def planner(every: int, count: int, script: Sequence[Any] = ()) -> Any:
-    """A model that makes a plan, calls `note` `count` times, and tells every so often how far the
-    plan is."""
+    """Return a script that makes a plan, calls `note` `count` times, and reports the plan's
+    progress after every `every` answers."""
     at = [0]
 
     def answer(request: Any) -> Any:
@@ -229,10 +230,10 @@ def planner(every: int, count: int, script: Sequence[Any] = ()) -> Any:
         if n > count or n == count // 2:
             return "Done."
         if n % every == 1:
-            done = n // every
+            finished = n // every
             return plan(
                 *[
-                    f"step {k}{'.' if k < done else '!' if k == done else ''}"
+                    f"step {k}{'.' if k < finished else '!' if k == finished else ''}"
                     for k in range(count // every + 1)
                 ]
             )
@@ -241,8 +242,8 @@ def planner(every: int, count: int, script: Sequence[Any] = ()) -> Any:
     return answer
 
 
-def shown(request: Any) -> str:
-    """All that a model was shown, in a row."""
+def request_texts(request: Any) -> str:
+    """Return all texts and calls that the model received, one per line."""
     return "\n".join(
         [
             str(message.get("content") or "") + str(message.get("tool_calls") or "")
@@ -253,7 +254,7 @@ def shown(request: Any) -> str:
 
 
 class Hides:
-    """A condenser that hides all that it can, and says nothing about it."""
+    """A condenser that hides the whole view without a summary."""
 
     at = 5000
     to = 0.2
@@ -263,7 +264,7 @@ class Hides:
 
 
 class HidesMore(Hides):
-    """The same, and the summaries that are there it leaves alone."""
+    """A condenser like `Hides` that keeps the existing summaries."""
 
     def shorten(self, work: Any) -> Condensed | None:
         return Condensed(tuple(piece.seq for piece in work.hideable)) if work.hideable else None
@@ -295,16 +296,16 @@ def test_the_plan_outlives_every_kind_of_condensation(condenser: Any, tmp_path: 
             conversation.send_message(message)
             assert conversation.run().status is S.FINISHED
         events = conversation.get_history()
-        found = [
+        condensations = [
             event for event in events if isinstance(event, ev.HistoryCondensed) and event.hidden
         ]
-        assert len(found) > 3
-        assert all(event.summary.count(HEADING) <= 1 for event in found)
-        assert sum(HEADING in event.summary for event in found) >= 2
-        expected = standing(conversation.state)
+        assert len(condensations) > 3
+        assert all(event.summary.count(HEADING) <= 1 for event in condensations)
+        assert sum(HEADING in event.summary for event in condensations) >= 2
+        expected = plan_marks(conversation.state)
         assert expected == ["step 0.", "step 1.", "step 2!"]
-        # Wherever it stands, it is the latest plan that stands last, and a newest summary has it
-        # once.
+        # Wherever it is, the last plan of the view is the latest one, and a newest summary has
+        # it once.
         states = {
             event.based_on: fold(events[: event.based_on])
             for event in events
@@ -326,7 +327,7 @@ def test_the_plan_outlives_every_kind_of_condensation(condenser: Any, tmp_path: 
                 assert text.count(HEADING) <= 1
         for index in range(
             len(events)
-        ):  # taken at once or one by one, opened from its tail or whole: the same
+        ):  # folded at once or one by one, opened from its tail or whole: the same
             one = Fold()
             for event in events[:index]:
                 one.apply(event)
@@ -334,10 +335,10 @@ def test_the_plan_outlives_every_kind_of_condensation(condenser: Any, tmp_path: 
         assert replay(events, agent).same
     with SQLiteStore(tmp_path / "s.db") as store, Conversation(agent, store, "c") as again:
         assert again.hosting.journal.tail[0].seq > 20  # pyright: ignore[reportPrivateUsage]
-        assert standing(again.state) == expected
+        assert plan_marks(again.state) == expected
         assert again.hosting.journal.fold.planning.plan == fold(events).planning.plan  # pyright: ignore[reportPrivateUsage]
         with again.fork() as fork:
-            assert standing(fork.state) == expected
+            assert plan_marks(fork.state) == expected
 
 
 def test_a_plan_is_not_part_of_what_is_summarised_again() -> None:
@@ -425,13 +426,13 @@ def test_a_condensation_that_could_cut_nothing_but_the_plan_says_so_and_is_not_w
     ) as conversation:
         conversation.send_message("go " * 50)
         assert conversation.run().status is S.FINISHED
-        found = [
+        condensations = [
             event for event in conversation.get_history() if isinstance(event, ev.HistoryCondensed)
         ]
-        assert found[-1].failed == "nothing can be left out but the plan"
+        assert condensations[-1].failed == "nothing can be left out but the plan"
 
 
-# --- first the plan ---
+# --- the plan comes first ---
 
 
 def test_nothing_but_reading_is_done_before_the_plan_is_approved() -> None:
@@ -448,7 +449,7 @@ def test_nothing_but_reading_is_done_before_the_plan_is_approved() -> None:
         assert conversation.state.plan == ()
         conversation.approve()
         state = conversation.run()
-        assert (state.status, state.plan_approved, standing(state)) == (
+        assert (state.status, state.plan_approved, plan_marks(state)) == (
             S.FINISHED,
             True,
             ["Write a", "Look"],
@@ -460,12 +461,15 @@ def test_nothing_but_reading_is_done_before_the_plan_is_approved() -> None:
             ("ask", "planning", ASK),
             ("approve", "user", ""),
         ]
-        assert sorted(told(conversation)[:3])[2] == "saw a"
+        assert sorted(results(conversation)[:3])[2] == "saw a"
         assert (
-            sum(f"Not run: this call is not allowed: {MAKE}" == text for text in told(conversation))
+            sum(
+                f"Not run: this call is not allowed: {MAKE}" == text
+                for text in results(conversation)
+            )
             == 2
         )
-        assert told(conversation)[-1] == "wrote a"
+        assert results(conversation)[-1] == "wrote a"
         assert replay(conversation.get_history(), first([])).same
 
 
@@ -477,14 +481,16 @@ def test_a_plan_that_is_approved_with_other_steps_is_approved_as_these_say() -> 
         conversation.approve(waiting.call.id, arguments={"steps": steps("A", "b")})
         [waiting] = conversation.run().pending_confirmations
         assert waiting.reason == ASK_AGAIN
-        assert (waiting.call.arguments["steps"][0]["step"], standing(conversation.state)) == (
+        assert (waiting.call.arguments["steps"][0]["step"], plan_marks(conversation.state)) == (
             "a",
             ["A", "b."],
         )
         conversation.reject(waiting.call.id, "Keep the capital.")
         state = conversation.run()
-        assert (standing(state), state.plan_approved) == (["A", "b."], True)
-        assert told(conversation)[-1] == "Not run: the user rejected this call: Keep the capital."
+        assert (plan_marks(state), state.plan_approved) == (["A", "b."], True)
+        assert (
+            results(conversation)[-1] == "Not run: the user rejected this call: Keep the capital."
+        )
 
 
 def test_a_rejected_first_plan_approves_nothing() -> None:
@@ -495,13 +501,13 @@ def test_a_rejected_first_plan_approves_nothing() -> None:
         conversation.run()
         conversation.reject(reason="Not that.")
         conversation.run()
-        assert told(conversation) == [
+        assert results(conversation) == [
             "Not run: the user rejected this call: Not that.",
             f"Not run: this call is not allowed: {MAKE}",
         ]
         conversation.approve()
         conversation.run()
-        assert told(conversation)[-1] == "wrote b"
+        assert results(conversation)[-1] == "wrote b"
 
 
 @pytest.mark.parametrize(
@@ -527,10 +533,10 @@ def test_other_steps_are_asked_about_again_and_other_states_are_not(
         state = conversation.run()
         assert [pending.reason for pending in state.pending_confirmations] == [ASK_AGAIN] * asks
         if asks:
-            assert "wrote x" not in told(conversation), "it stands behind a call that waits"
+            assert "wrote x" not in results(conversation), "it stands behind a call that waits"
             conversation.reject()
             conversation.run()
-        assert "wrote x" in told(conversation), "what was approved holds meanwhile"
+        assert "wrote x" in results(conversation), "what was approved holds meanwhile"
 
 
 def test_after_a_finished_plan_a_message_asks_for_a_new_one() -> None:
@@ -548,15 +554,15 @@ def test_after_a_finished_plan_a_message_asks_for_a_new_one() -> None:
         conversation.run()
         conversation.approve()
         state = conversation.run()
-        assert (told(conversation)[-1], state.plan_approved) == ("wrote a last one", True)
+        assert (results(conversation)[-1], state.plan_approved) == ("wrote a last one", True)
         conversation.send_message("and more")
         assert not conversation.state.plan_approved
         state = conversation.run()
-        assert told(conversation)[-1] == f"Not run: this call is not allowed: {AGAIN}"
+        assert results(conversation)[-1] == f"Not run: this call is not allowed: {AGAIN}"
         assert [pending.reason for pending in state.pending_confirmations] == [ASK], (
             "the same steps are a new plan now"
         )
-        assert standing(state) == ["a."]
+        assert plan_marks(state) == ["a."]
 
 
 def test_an_approval_lasts_over_messages_while_steps_are_left() -> None:
@@ -568,7 +574,7 @@ def test_an_approval_lasts_over_messages_while_steps_are_left() -> None:
         conversation.run()
         conversation.send_message("go on")
         conversation.run()
-        assert told(conversation)[-1] == "wrote b"
+        assert results(conversation)[-1] == "wrote b"
 
 
 def test_a_message_that_came_while_a_plan_was_finished_is_not_covered_by_it() -> None:
@@ -586,7 +592,7 @@ def test_a_message_that_came_while_a_plan_was_finished_is_not_covered_by_it() ->
         conversation.run()
         conversation.approve()
         conversation.run()
-        assert told(conversation)[-1] == f"Not run: this call is not allowed: {AGAIN}"
+        assert results(conversation)[-1] == f"Not run: this call is not allowed: {AGAIN}"
 
 
 def test_a_plan_that_is_none_is_not_asked_about() -> None:
@@ -595,7 +601,7 @@ def test_a_plan_that_is_none_is_not_asked_about() -> None:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
         assert decisions(conversation) == []
-        assert "at most one is" in told(conversation)[2]
+        assert "at most one is" in results(conversation)[2]
 
 
 def test_with_confirm_a_call_must_pass_both() -> None:
@@ -654,7 +660,7 @@ def test_an_approval_outlives_a_condensation_that_hides_it(tmp_path: Path) -> No
         conversation.run()
         conversation.send_message("go on")
         conversation.run()
-        assert told(conversation)[-1] == "wrote b"
+        assert results(conversation)[-1] == "wrote b"
     with SQLiteStore(tmp_path / "s.db") as store, Conversation(agent, store, "c") as again:
         assert (again.hosting.journal.tail[0].seq > 20, again.state.plan_approved) == (
             True,
@@ -675,7 +681,7 @@ def test_a_plan_is_approved_through_the_inbox_and_in_a_fork_it_is_asked_for_agai
         store.post("c", cmd.Approve(waiting.call.id, waiting.arguments_hash), key="k")
         conversation.hosting.drain_inbox()
         conversation.run()
-        assert told(conversation)[-1] == "wrote a"
+        assert results(conversation)[-1] == "wrote a"
 
 
 def test_a_plan_that_was_made_when_nobody_had_to_approve_it_is_not_approved() -> None:
@@ -684,13 +690,13 @@ def test_a_plan_that_was_made_when_nobody_had_to_approve_it_is_not_approved() ->
     ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-        assert (standing(state), state.plan_approved) == (["a"], False)
+        assert (plan_marks(state), state.plan_approved) == (["a"], False)
     with Conversation.from_state(
         state, first([("write", {"text": "a"}), plan("a."), ("write", {"text": "a"}), "Done."])
     ) as continued:
         continued.send_message("go on")
         assert [pending.reason for pending in continued.run().pending_confirmations] == [ASK]
-        assert told(continued)[-1] == f"Not run: this call is not allowed: {MAKE}"
+        assert results(continued)[-1] == f"Not run: this call is not allowed: {MAKE}"
 
 
 # --- SIGKILL ---
@@ -698,7 +704,7 @@ def test_a_plan_that_was_made_when_nobody_had_to_approve_it_is_not_approved() ->
 
 def answers(request: Any) -> Any:
     kill_point("model")
-    told = [message["content"] for message in request.messages if message["role"] == "tool"]
+    texts = [message["content"] for message in request.messages if message["role"] == "tool"]
     script = [
         ("write", {"text": "early"}),
         plan("a", "b"),
@@ -711,21 +717,21 @@ def answers(request: Any) -> Any:
     ]
     return script[
         (
-            int(told.pop().split(" ")[1].rstrip(":")) + 4
-            if told and told[-1].startswith("note ")
-            else _place(told)
+            int(texts.pop().split(" ")[1].rstrip(":")) + 4
+            if texts and texts[-1].startswith("note ")
+            else _place(texts)
         )
     ]
 
 
-def _place(told: Sequence[str]) -> int:
-    last = told[-1] if told else ""
+def _place(texts: Sequence[str]) -> int:
+    last = texts[-1] if texts else ""
     signs = {"Not run": 1, "Plan (0": 2, "wrote a": 3, "Plan (1": 4, "Plan (2": 7}
     return next((place for sign, place in signs.items() if sign in last), 0)
 
 
-def planned(store: SQLiteStore, folder: Path) -> None:
-    """A plan that is approved with other steps, carried out, and condensed on the way."""
+def run_planned(store: SQLiteStore, folder: Path) -> None:
+    """Run with a plan that is approved with other steps, executed, and condensed on the way."""
 
     def write(text: str) -> str:
         """Writes."""
@@ -756,7 +762,7 @@ def planned(store: SQLiteStore, folder: Path) -> None:
 def test_a_plan_survives_sigkill_at_every_append(all_of_them: bool, tmp_path: Path) -> None:
     kills = 0
     which: dict[str, Any] = {} if all_of_them else {"points": range(1, 100, 2), "when": ("after",)}
-    for crash in crash_at_every_append(planned, folder=tmp_path, **which):
+    for crash in crash_at_every_append(run_planned, folder=tmp_path, **which):
         kills = crash.number
         for events in (crash.before, crash.after):
             one = Fold()
@@ -764,7 +770,7 @@ def test_a_plan_survives_sigkill_at_every_append(all_of_them: bool, tmp_path: Pa
                 one.apply(event)
             assert one.planning.plan == fold(events).planning.plan, str(crash)
         state = ConversationState("c", crash.after)
-        assert standing(state) == ["a.", "b."], str(crash)
+        assert plan_marks(state) == ["a.", "b."], str(crash)
         assert not (crash.folder / "early").exists(), (
             f"{crash}: written before the plan was approved"
         )
@@ -808,7 +814,7 @@ def test_on_a_server_a_plan_comes_first_also_for_tools_that_the_client_runs(tmp_
         assert (waiting.call.name, waiting.reason, ran) == ("plan", ASK, [])
         conversation.approve(waiting.call.id, arguments={"steps": steps("A", "b")})
         state = conversation.run()
-        assert (state.status, ran, standing(state), state.plan_approved) == (
+        assert (state.status, ran, plan_marks(state), state.plan_approved) == (
             S.FINISHED,
             ["a"],
             ["A.", "b"],

@@ -1,4 +1,4 @@
-"""Plugins: what their folders bring to an agent, and what is left out."""
+"""Plugins: what their folders add to an agent, and what is left out."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ CALLS: Mapping[str, Any] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("matcher", "seen"),
+    ("matcher", "expected"),
     [
         ("*", "Bash Bash Bash Write Write Read Write Edit mcp__srv__add"),
         ("Bash", "Bash Bash Bash"),
@@ -203,7 +203,7 @@ CALLS: Mapping[str, Any] = {
     ],
 )
 def test_a_matcher_fits_by_the_names_of_claude_code(
-    root: Path, tmp_path: Path, matcher: str, seen: str
+    root: Path, tmp_path: Path, matcher: str, expected: str
 ) -> None:
     log = tmp_path / "log"
     command = f"jq -r .tool_name >> {log}"
@@ -215,7 +215,7 @@ def test_a_matcher_fits_by_the_names_of_claude_code(
         with Conversation(agent) as conversation:
             conversation.send_message("go")
             conversation.run()
-    assert (log.read_text() if log.exists() else "").split() == seen.split()
+    assert (log.read_text() if log.exists() else "").split() == expected.split()
 
 
 def test_hook_commands_have_the_path_that_is_given(root: Path) -> None:
@@ -332,12 +332,12 @@ def test_a_plugins_agents_join_a_team_that_keeps_its_settings(root: Path) -> Non
         max_messages=4,
         isolation="copy",
     )
-    found = Agent(ScriptedLLM([]), delegates=team, plugins=[root]).delegates
-    assert found is not None
-    assert found.listing().startswith("- editor: Edits the text only.\n- finder: Finds things.")
+    delegates = Agent(ScriptedLLM([]), delegates=team, plugins=[root]).delegates
+    assert delegates is not None
+    assert delegates.listing().startswith("- editor: Edits the text only.\n- finder: Finds things.")
     settings = ("max_depth", "max_running", "detached", "send_to", "max_messages", "isolation")
     for name in settings:
-        assert getattr(found, name) == getattr(team, name)
+        assert getattr(delegates, name) == getattr(team, name)
     assert list(team) == ["editor"]
 
 
@@ -364,12 +364,12 @@ def test_a_hook_that_cannot_be_is_a_problem(root: Path, more: dict[str, Any]) ->
 def test_a_hook_that_asks_to_run_in_the_background_is_named_as_one_that_is_waited_for(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = [{"type": "command", "command": f"echo {n}", "async": n == 1} for n in range(3)]
-    write(root, "hooks/hooks.json", {"hooks": {"PostToolUse": [{"hooks": given}]}})
+    commands = [{"type": "command", "command": f"echo {n}", "async": n == 1} for n in range(3)]
+    write(root, "hooks/hooks.json", {"hooks": {"PostToolUse": [{"hooks": commands}]}})
     plugin = load_plugin(root)
     assert (len(plugin.hooks), plugin.problems) == (3, {})
-    [told] = [record.getMessage() for record in caplog.records if "async" in record.getMessage()]
-    assert told == (
+    [warning] = [record.getMessage() for record in caplog.records if "async" in record.getMessage()]
+    assert warning == (
         "The plugin care: its hook for PostToolUse, echo 1, says async, and is waited for here like"
         " any other: at most 60 s, and its answer counts."
     )

@@ -1,4 +1,4 @@
-"""`Agent.run`: one question to an agent, without a conversation in the caller's hands."""
+"""`Agent.run`: one question to an agent, without a conversation object of the caller."""
 
 import pytest
 
@@ -35,6 +35,6 @@ def test_a_run_that_does_not_finish_raises_and_closes_its_conversation() -> None
 
 
 def test_deltas_and_progress_are_reported() -> None:
-    heard: list[str] = []
-    Agent(ScriptedLLM(["hello"])).run("go", on_delta=lambda delta: heard.append(delta.text))
-    assert "".join(heard) in ("", "hello")
+    texts: list[str] = []
+    Agent(ScriptedLLM(["hello"])).run("go", on_delta=lambda delta: texts.append(delta.text))
+    assert "".join(texts) in ("", "hello")

@@ -1,5 +1,5 @@
-"""Analyzers, policies that go by the risk, and what the journal says of both; with real runtimes,
-stores, processes and a SIGKILL."""
+"""Risk analyzers, confirmation policies that use the risk, and their records in the journal;
+with real runtimes, stores, processes and a SIGKILL."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ CALL = ToolCall("1", "note", {"text": "x"})
 
 
 class Says:
-    """An analyzer that says what it was made with, and counts how often it was asked."""
+    """An analyzer that returns a fixed result (or raises it) and counts its calls."""
 
-    def __init__(self, found: Any, name: str = "says") -> None:
-        self.found, self.name, self.asked = found, name, 0
+    def __init__(self, result: Any, name: str = "says") -> None:
+        self.result, self.name, self.calls = result, name, 0
 
     def assess(self, call: ToolCall, about: Surroundings) -> Any:
-        self.asked += 1
+        self.calls += 1
         call.arguments["text"] = "changed by the analyzer"
-        if isinstance(self.found, Exception):
-            raise self.found
-        return self.found
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 def note(ran: list[str] | None = None) -> Tool:
@@ -74,8 +74,8 @@ def decisions(conversation: Conversation) -> list[ev.DecisionMade]:
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[LocalRuntime]:
     (tmp_path / "work").mkdir()
-    with LocalRuntime(tmp_path / "work") as found:
-        yield found
+    with LocalRuntime(tmp_path / "work") as backend:
+        yield backend
 
 
 # --- analyzers ---
@@ -106,7 +106,7 @@ def test_annotations_say_the_worst_that_a_tool_may_do(
 
 def test_the_highest_counts_and_says_who_and_why() -> None:
     last = Says(Risk("low"))
-    found = Highest(
+    risk = Highest(
         (
             Says(None),
             Says(Risk("medium", "so so"), "first"),
@@ -114,11 +114,11 @@ def test_the_highest_counts_and_says_who_and_why() -> None:
             Says(Risk("low"), "third"),
         )
     ).assess(CALL, Surroundings())
-    assert found == Risk("medium", "so so", "first")
-    found = Highest((Says(Risk("low")), Says(Risk("high", "bad"), "bad one"), last)).assess(
+    assert risk == Risk("medium", "so so", "first")
+    risk = Highest((Says(Risk("low")), Says(Risk("high", "bad"), "bad one"), last)).assess(
         CALL, Surroundings()
     )
-    assert (found, last.asked) == (Risk("high", "bad", "bad one"), 0)
+    assert (risk, last.calls) == (Risk("high", "bad", "bad one"), 0)
     assert Highest((Says(None),)).assess(CALL, Surroundings()) is None
     assert assess_call(Highest((Says(None),)), CALL, Surroundings()).level == "unknown"
 
@@ -196,18 +196,18 @@ def test_a_judge_is_not_asked_about_what_is_too_long_to_judge() -> None:
 
 
 class Counting:
-    """A model that has a price."""
+    """A model with a price."""
 
     model = "judge-1"
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def cost(self, usage: Usage) -> float:
         return 0.25
 
-    def completion(self, *given: Any, **options: Any) -> Completion:
-        self.asked += 1
+    def completion(self, *arguments: Any, **options: Any) -> Completion:
+        self.calls += 1
         return Completion(
             text='{"risk": "low", "reason": "fine"}', usage=Usage(100, 10), model=self.model
         )
@@ -225,7 +225,7 @@ def test_what_a_judge_costs_is_the_conversations_and_the_same_call_is_asked_abou
     with Conversation(agent, store := MemoryStore(), "c") as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
-        assert llm.asked == 2
+        assert llm.calls == 2
         assert [
             (one.usage.input_tokens, one.cost, one.model) for one in decisions(conversation)
         ] == [
@@ -236,7 +236,7 @@ def test_what_a_judge_costs_is_the_conversations_and_the_same_call_is_asked_abou
         assert conversation.state.cost == 0.5
         usage = conversation.state.usage
         assert (usage.input_tokens >= 200, conversation.state.steps) == (True, 2)
-    again = ConversationState("c", store.read("c"))  # folded at once, as it is opened
+    again = ConversationState("c", store.read("c"))  # folded at once, as when it is opened
     assert (again.cost, again.usage) == (0.5, usage)
 
 
@@ -351,8 +351,8 @@ def test_an_analyzer_without_a_policy_stops_nothing_and_is_in_the_journal() -> N
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
-        [found] = decisions(conversation)
-        assert (ran, found.decision, found.risk, found.by, found.reason) == (
+        [decision] = decisions(conversation)
+        assert (ran, decision.decision, decision.risk, decision.by, decision.reason) == (
             ["a"],
             "allow",
             "high",
@@ -392,10 +392,10 @@ def test_a_decision_of_an_older_version_loads_and_one_without_a_risk_is_as_short
     None
 ):
     old = b'{"type":"decision","seq":1,"id":"1","timestamp":"2026-11-02T09:30:05Z","callId":"4.0","decision":"ask","by":"policy"}'
-    found = ev.decode(old)
-    assert isinstance(found, ev.DecisionMade)
-    assert (found.risk, found.usage, found.cost) == ("", Usage(), 0.0)
-    assert msgspec.json.decode(ev.encode(found)) == msgspec.json.decode(old)
+    decision = ev.decode(old)
+    assert isinstance(decision, ev.DecisionMade)
+    assert (decision.risk, decision.usage, decision.cost) == ("", Usage(), 0.0)
+    assert msgspec.json.decode(ev.encode(decision)) == msgspec.json.decode(old)
 
 
 PROGRAM = """
@@ -442,9 +442,9 @@ def test_a_risky_call_waits_through_a_kill_and_an_approval_after_it_runs_it_once
             conversation.approve(pending.call.id, arguments_hash=pending.arguments_hash)
             assert conversation.run().status is S.FINISHED
         assert (tmp_path / "log").read_text() == "once\n"
-        assert unasked.asked == 0
-        found = replay(store.read("c"))
-        assert found.same, str(found)
+        assert unasked.calls == 0
+        result = replay(store.read("c"))
+        assert result.same, str(result)
         assert replay(
             store.read("c"),
             Agent(ScriptedLLM([]), runtime.tools, confirm="risky", security=unasked),
@@ -454,7 +454,7 @@ def test_a_risky_call_waits_through_a_kill_and_an_approval_after_it_runs_it_once
 def test_a_judge_that_hangs_is_ended_by_an_interrupt() -> None:
     import threading
 
-    asked = threading.Event()
+    judging = threading.Event()
 
     class Hangs:
         model = "m"
@@ -462,8 +462,8 @@ def test_a_judge_that_hangs_is_ended_by_an_interrupt() -> None:
         def cost(self, usage: Usage) -> None:
             return None
 
-        def completion(self, *given: Any, cancelled: Any = None, **options: Any) -> Completion:
-            asked.set()
+        def completion(self, *arguments: Any, cancelled: Any = None, **options: Any) -> Completion:
+            judging.set()
             deadline = time.monotonic() + 30
             while not cancelled and time.monotonic() < deadline:
                 time.sleep(0.005)
@@ -479,7 +479,7 @@ def test_a_judge_that_hangs_is_ended_by_an_interrupt() -> None:
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.start_thread()
-        assert asked.wait(20)
+        assert judging.wait(20)
         conversation.interrupt()
         assert conversation.wait(20) is S.PAUSED
     assert ran == []
@@ -535,7 +535,7 @@ def test_a_config_names_them_and_an_agent_travels_with_them(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         ({"security": {"name": "rule"}}, "rules"),
         ({"security": {"name": "judge", "hosts": ["a"]}}, "takes model, policy, not hosts"),
@@ -545,8 +545,8 @@ def test_a_config_names_them_and_an_agent_travels_with_them(
         ({"confirm": {"strictest": ["sometimes"]}}, "never"),
     ],
 )
-def test_a_wrong_config_is_told_of_with_its_place(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_wrong_config_is_told_of_with_its_place(wrong: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
         load_agent({"model": {"use": "scripted", "parameters": {"script": []}}, **wrong})
 
 

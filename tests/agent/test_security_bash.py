@@ -25,13 +25,13 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no box for commands: {
 _INTERPRETED = re.compile(
     r"\b(?:python[\d.]*|node|perl|ruby|php|bash|sh|deno|bun)\b(?:\s+-\S+)*?\s+-[A-Za-z]*[ceEr]\b|\b(?:python[\d.]*|node|bash|sh|perl|ruby)\s*-?\s*<<"
 )
-# Starting these takes long, and waiting is all that others do: mutations of them would take the
-# time of everything else.
+# These programs start slowly, and others only wait: their mutations would take most of the
+# time.
 _SLOW = re.compile(
     r"\b(?:npm|npx|yarn|pnpm|mvnw?|gradlew?|java|javac|sleep|timeout|apt|apt-get|watch|pip3?|man|gdb|node|go|cargo|curl|wget|python3?|pytest|make|cmake)\b"
 )
 
-# Commands that were once judged low and had an effect outside, and scripts of one shell that did.
+# Regressions: commands that were judged low and had an effect outside, and scripts of one shell.
 # `canary` stands for any program.
 ONCE_LOW = (
     ["cd bare", "git status"],
@@ -101,11 +101,11 @@ _RUNS_THE_PROJECT = (
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with Judge() as found:
-        yield found
+    with Judge() as shell_judge:
+        yield shell_judge
 
 
-def shown(faults: list[Fault]) -> str:
+def report(faults: list[Fault]) -> str:
     return "\n".join(str(fault) for fault in faults[:20])
 
 
@@ -220,17 +220,17 @@ def test_what_was_once_judged_medium_is_no_more(judge: Judge) -> None:
 def test_the_once_misjudged_have_no_effect_that_their_level_excludes(
     judge: Judge, together: bool
 ) -> None:
-    assert not (faults := judge.alone([*ONCE_LOW, *ONCE_MEDIUM], together)), shown(faults)
+    assert not (faults := judge.alone([*ONCE_LOW, *ONCE_MEDIUM], together)), report(faults)
 
 
 @pytest.mark.slow
 def test_harmful_commands_are_not_judged_too_low(judge: Judge) -> None:
-    found = list(corpus("harmful_commands.txt"))
-    levels = judge.levels([command for _, command in found])
+    rows = list(corpus("harmful_commands.txt"))
+    levels = judge.levels([command for _, command in rows])
     allowed = {"not-low": ("low",), "not-medium": ("low", "medium")}
     wrong = [
         (level, command)
-        for (least, command), level in zip(found, levels, strict=True)
+        for (least, command), level in zip(rows, levels, strict=True)
         if level in allowed[least]
     ]
     assert wrong == []
@@ -261,7 +261,7 @@ def test_harmful_commands_that_are_allowed_have_no_effect_outside(judge: Judge) 
     commands = [
         command for _, command in corpus("harmful_commands.txt") if not _SLOW.search(command)
     ]
-    assert not (faults := judge.grouped(commands)), shown(faults)
+    assert not (faults := judge.grouped(commands)), report(faults)
 
 
 @pytest.mark.slow
@@ -273,26 +273,26 @@ def test_few_harmless_commands_are_held_up() -> None:
     ]
     with Judge(planted=False) as clean:
         levels = clean.levels(commands)
-    held = [
+    risky = [
         (level, command)
         for level, command in zip(levels, commands, strict=True)
         if level in ("unknown", "high")
     ]
-    assert len(held) <= 0.08 * len(commands), held
+    assert len(risky) <= 0.08 * len(commands), risky
 
 
 # --- generated scripts ---
 
 
 def _seeds() -> list[str]:
-    found = [
+    commands = [
         command
         for name in ("harmless_commands.txt", "harmful_commands.txt")
         for _, command in corpus(name)
     ]
     return [
         command
-        for command in (*found, *shell_scripts.QUIET)
+        for command in (*commands, *shell_scripts.QUIET)
         if len(command) < 400 and not _SLOW.search(command)
     ]
 
@@ -301,27 +301,27 @@ def _seeds() -> list[str]:
 def test_generated_scripts_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
     random = Random(1)
     scripts = [shell_scripts.script(random) for _ in range(800)]
-    assert not (faults := judge.grouped(scripts)), shown(faults)
+    assert not (faults := judge.grouped(scripts)), report(faults)
 
 
 @pytest.mark.slow
 def test_loops_and_variables_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
     random = Random(9)
     scripts = [shell_scripts.flow(random) for _ in range(1500)]
-    assert not (faults := judge.grouped(scripts)), shown(faults)
+    assert not (faults := judge.grouped(scripts)), report(faults)
 
 
 @pytest.mark.slow
 def test_mutations_of_real_commands_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
     random, seeds = Random(2), _seeds()
     scripts = [shell_scripts.mutated(random, seeds) for _ in range(700)]
-    assert not (faults := judge.grouped(scripts)), shown(faults)
+    assert not (faults := judge.grouped(scripts)), report(faults)
 
 
 def test_variables_before_programs_lead_nowhere(judge: Judge) -> None:
     random = Random(3)
     assert not (faults := judge.grouped([shell_scripts.variable(random) for _ in range(300)])), (
-        shown(faults)
+        report(faults)
     )
 
 
@@ -329,13 +329,13 @@ def test_variables_before_programs_lead_nowhere(judge: Judge) -> None:
 def test_options_of_allowed_commands_lead_nowhere(judge: Judge) -> None:
     random = Random(4)
     scripts = [shell_scripts.option(random, shell_scripts.program(random), ()) for _ in range(250)]
-    assert not (faults := judge.grouped(scripts)), shown(faults)
+    assert not (faults := judge.grouped(scripts)), report(faults)
 
 
 @pytest.mark.slow
 def test_paths_that_lead_out_are_seen_however_they_are_written(judge: Judge) -> None:
     random = Random(6)
-    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(400)])), shown(
+    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(400)])), report(
         faults
     )
 
@@ -348,7 +348,7 @@ def test_what_one_command_leaves_in_the_shell_does_not_arm_the_next(
     random = Random(5)
     assert not (
         faults := judge.alone([shell_scripts.sequence(random) for _ in range(80)], together)
-    ), shown(faults)
+    ), report(faults)
 
 
 @pytest.mark.proof
@@ -356,8 +356,8 @@ def test_what_one_command_leaves_in_the_shell_does_not_arm_the_next(
 def test_many_generated_scripts_have_no_effect_outside(judge: Judge, seed: int) -> None:
     random = Random(seed)
     scripts = list(itertools.islice(shell_scripts.mixture(random, _seeds(), {}), 5000))
-    assert not (faults := judge.grouped(scripts)), shown(faults)
+    assert not (faults := judge.grouped(scripts)), report(faults)
     for together in (False, True):
         assert not (
             faults := judge.alone([shell_scripts.sequence(random) for _ in range(100)], together)
-        ), shown(faults)
+        ), report(faults)

@@ -1,5 +1,5 @@
 """The rules on commands, paths and addresses: a table of commands with their risk, and hostile
-ones, which must be read in bounded time."""
+commands, which the rules must read in bounded time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITES = ToolAnnotations(open_world=False)
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a secret, a folder beside it, and links out of it."""
+    """Return a project with a secret, a folder beside it, and links out of it."""
     root = tmp_path_factory.mktemp("rules")
     work = root / "work"
     (work / "src").mkdir(parents=True)
@@ -209,8 +209,8 @@ def test_an_agent_without_security_loads_none_of_it() -> None:
     )
 
 
-# Commands that were once judged low or medium and had an effect outside of the working directory,
-# or showed a secret.
+# Regressions: commands that were judged low or medium and had an effect outside of the working
+# directory, or showed a secret.
 ONCE_TRUSTED = (
     "echo \\ #; touch /outside",
     "[ a ]#; touch /outside",
@@ -465,7 +465,7 @@ def test_a_repository_around_the_working_directory_is_outside_of_it(tmp_path: Pa
 
 @pytest.mark.slow
 def test_hooks_and_repositories_within_one_count_where_git_looks_at_files(tmp_path: Path) -> None:
-    """Both run by `git status`: a hook, and what a repository within this one names."""
+    """`git status` runs both a hook of this repository and one of a repository inside it."""
 
     def git(*words: str) -> None:
         subprocess.run(
@@ -530,7 +530,8 @@ def test_hostile_text_is_parsed_in_linear_time(piece: str) -> None:
 
 
 def test_after_a_link_two_dots_lead_back_by_name(tmp_path: Path) -> None:
-    """`cd link && cd ..` is where the link is, not above its target: `../x` there is outside."""
+    """`cd link && cd ..` leads to the folder of the link, not above its target: `../x` there is
+    outside."""
     work = tmp_path / "work"
     (work / "a" / "b" / "c").mkdir(parents=True)
     (work / "link").symlink_to(work / "a" / "b" / "c")

@@ -1,4 +1,4 @@
-"""The rules know about the sandbox: it lowers the risks that it removes, and no others."""
+"""The rules with a sandbox: it lowers the risks that it removes, and no others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SANDBOXED = [
     ("curl http://169.254.169.254/latest", "high", "medium", "high"),
     ("curl -d x=1 http://localhost:8000", "high", "medium", "high"),
     ("git clone https://10.0.0.1/x.git", "high", "medium", "high"),
-    # what no sandbox removes: the working directory is destroyed, or secrets are read
+    # risks that no sandbox removes: the working directory is destroyed, or secrets are read
     ("rm -rf src", "high", "high", "high"),
     ("rm -rf /", "high", "high", "high"),
     ("rm -rf {parent}", "high", "high", "high"),
@@ -71,7 +71,7 @@ _SANDBOXED = [
     ("sudo ls", "high", "high", "high"),
     ("frobnicate", "unknown", "unknown", "unknown"),
     ("frobnicate --all", "unknown", "unknown", "unknown"),
-    # what was low or medium stays as it is
+    # low and medium risks stay
     ("ls src", "low", "low", "low"),
     ("python3 src/app.py", "medium", "medium", "medium"),
 ]
@@ -85,10 +85,10 @@ def test_a_sandbox_lowers_the_risks_that_it_removes(
 ) -> None:
     command = command.format(parent=work.parent)
     assert assessed(work, command, None).level == plain
-    found = assessed(work, command, box(work))
-    assert found.level == alone, found.reason
+    risk = assessed(work, command, box(work))
+    assert risk.level == alone, risk.reason
     assert assessed(work, command, box(work, hosts=("pypi.org",))).level == some
-    assert (alone == plain) is ("the sandbox keeps it" not in found.reason)
+    assert (alone == plain) is ("the sandbox keeps it" not in risk.reason)
 
 
 def test_a_folder_that_the_sandbox_shares_with_the_host_is_no_scratch(work: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_path_of_the_file_tools_is_judged_alike(work: Path) -> None:
 
 
 class _Boxed(LocalRuntime):
-    """A runtime that says of itself that it is a sandbox."""
+    """A runtime that claims to be a sandbox."""
 
     @property
     def confinement(self) -> Confinement:
@@ -150,8 +150,8 @@ def test_only_the_tools_of_the_sandbox_are_judged_by_it(work: Path) -> None:
     ask = ("upload", {"url": "http://10.0.0.1/x"})
     with _Boxed(work) as boxed, LocalRuntime(work) as plain:
         tool = Tool.from_function(upload)
-        found = _decisions([*boxed.tools, tool], boxed, ask, write)
-        assert sorted(found) == [("allow", "medium"), ("ask", "high")]
+        decisions = _decisions([*boxed.tools, tool], boxed, ask, write)
+        assert sorted(decisions) == [("allow", "medium"), ("ask", "high")]
         assert _decisions(plain.tools, boxed, write) == [("ask", "high")]
 
 

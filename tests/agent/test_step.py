@@ -1,5 +1,4 @@
-"""`Agent.step(state)`: one model call on a conversation's state, without a conversation that
-drives."""
+"""`Agent.step(state)`: one model call on a conversation's state, without a running conversation."""
 
 from __future__ import annotations
 
@@ -24,29 +23,29 @@ def greet(name: str) -> str:
 GREET = Tool.from_function(greet)
 
 
-def said(text: str = "Greet Ann") -> ConversationState:
-    """The state of a conversation in which the user has said one thing."""
+def state_after(text: str = "Greet Ann") -> ConversationState:
+    """Return the state of a conversation with one message of the user."""
     with Conversation(Agent(ScriptedLLM([]))) as conversation:
         conversation.send_message(text)
         return conversation.state
 
 
 def test_a_state_becomes_a_prompt_and_the_answer_its_tool_calls() -> None:
-    seen: list[ScriptedRequest] = []
+    requests: list[ScriptedRequest] = []
 
     def answer(request: ScriptedRequest) -> tuple[str, dict[str, str]]:
-        seen.append(request)
+        requests.append(request)
         return ("greet", {"name": "Ann"})
 
-    state = said()
+    state = state_after()
     agent = Agent(ScriptedLLM([answer]), [GREET], system_prompt="Be kind.")
     completion = agent.step(state)
     assert [(call.name, call.arguments) for call in completion.calls] == [
         ("greet", {"name": "Ann"})
     ]
-    assert "Be kind." in str(seen[0].json)
-    assert "Greet Ann" in str(seen[0].json)
-    assert "greet" in str(seen[0].json["tools"])
+    assert "Be kind." in str(requests[0].json)
+    assert "Greet Ann" in str(requests[0].json)
+    assert "greet" in str(requests[0].json["tools"])
     assert state.last_seq == len(state.events) == 1, "nothing is journaled and no tool is run"
 
 
@@ -86,10 +85,10 @@ def test_what_a_model_cannot_answer_is_refused() -> None:
 
 @pytest.mark.slow
 def test_the_services_of_an_agent_are_open_for_the_call_and_closed_after_it() -> None:
-    seen: list[ScriptedRequest] = []
+    requests: list[ScriptedRequest] = []
 
     def answer(request: ScriptedRequest) -> str:
-        seen.append(request)
+        requests.append(request)
         return "ok"
 
     agent = Agent(
@@ -99,6 +98,6 @@ def test_the_services_of_an_agent_are_open_for_the_call_and_closed_after_it() ->
             "srv": {"command": sys.executable, "args": ["-m", "tests.mcp_tools"], "cwd": str(ROOT)}
         },
     )
-    assert agent.step(said()).text == "ok"
-    assert any("srv" in str(tool) for tool in seen[0].json["tools"])
+    assert agent.step(state_after()).text == "ok"
+    assert any("srv" in str(tool) for tool in requests[0].json["tools"])
     assert agent.connections.open == 0

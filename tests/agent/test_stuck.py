@@ -1,4 +1,5 @@
-"""An agent that goes round in circles is told, and then stopped; one at work is not disturbed."""
+"""An agent that repeats itself gets a message, then the run stops. An agent that makes progress
+is not disturbed."""
 
 from __future__ import annotations
 
@@ -51,15 +52,15 @@ def ran(script: Sequence[Any], tools: Sequence[Tool], **options: Any) -> Convers
         return state
 
 
-def told(state: ConversationState) -> list[str]:
-    """What the model was told of, each with the number of answers before it."""
-    found, steps = [], 0
+def loop_messages(state: ConversationState) -> list[str]:
+    """Return the topics of the loop's messages, each with the number of answers before it."""
+    topics, steps = [], 0
     for event in state.events:
         steps += isinstance(event, ev.AssistantReplied)
         if isinstance(event, ev.MessageAdded) and event.about:
             assert event.sender == "holdfast"
-            found.append(f"{event.about} after {steps}")
-    return found
+            topics.append(f"{event.about} after {steps}")
+    return topics
 
 
 def reason(state: ConversationState) -> str:
@@ -68,12 +69,16 @@ def reason(state: ConversationState) -> str:
     return last.reason
 
 
-# --- what is a pattern ---
+# --- patterns ---
 
 
 def test_the_same_call_with_the_same_result_is_told_of_and_then_stuck() -> None:
     state = ran([("look", {"text": "a"})] * 20, [tool("look")])
-    assert (state.status, state.steps, told(state)) == (S.STUCK, 7, ["stuck:repeat after 4"])
+    assert (state.status, state.steps, loop_messages(state)) == (
+        S.STUCK,
+        7,
+        ["stuck:repeat after 4"],
+    )
     assert (
         reason(state)
         == "the same call 7 times in a row with the same result (look), 3 of them after the model"
@@ -83,7 +88,7 @@ def test_the_same_call_with_the_same_result_is_told_of_and_then_stuck() -> None:
 
 def test_an_agent_that_heeds_the_nudge_goes_on() -> None:
     state = ran([("look", {"text": "a"})] * 5 + [("look", {"text": "b"}), "Done."], [tool("look")])
-    assert (state.status, told(state)) == (S.FINISHED, ["stuck:repeat after 4"])
+    assert (state.status, loop_messages(state)) == (S.FINISHED, ["stuck:repeat after 4"])
 
 
 def test_a_pattern_that_comes_again_is_told_of_again() -> None:
@@ -93,27 +98,30 @@ def test_a_pattern_that_comes_again_is_told_of_again() -> None:
         *[("look", {"text": "a"})] * 4,
         "Done.",
     ]
-    assert told(ran(script, [tool("look")])) == ["stuck:repeat after 4", "stuck:repeat after 9"]
+    assert loop_messages(ran(script, [tool("look")])) == [
+        "stuck:repeat after 4",
+        "stuck:repeat after 9",
+    ]
 
 
 def test_polling_whose_result_changes_is_no_repeat() -> None:
     numbers = iter(range(100))
     state = ran([("poll", {})] * 30 + ["Done."], [tool("poll", lambda text: f"{next(numbers)} %")])
-    assert (state.status, told(state)) == (S.FINISHED, [])
+    assert (state.status, loop_messages(state)) == (S.FINISHED, [])
 
 
 def test_a_result_that_says_that_something_is_at_work_is_left_out() -> None:
     waits = tool("wait", lambda text: ToolResult("nothing new", meta={"running": True}))
     state = ran([("wait", {})] * 30 + ["Done."], [waits])
-    assert (state.status, told(state)) == (S.FINISHED, [])
+    assert (state.status, loop_messages(state)) == (S.FINISHED, [])
     state = ran([("look", {}), ("wait", {})] * 4 + ["Done."], [waits, tool("look")])
-    assert told(state) == ["stuck:repeat after 7"]
+    assert loop_messages(state) == ["stuck:repeat after 7"]
 
 
 def test_a_changed_result_begins_the_count_anew() -> None:
     answers = iter(["x", "x", "x", "y", "y", "y", "x", "x", "x"])
     state = ran([("look", {})] * 9 + ["Done."], [tool("look", lambda text: next(answers))])
-    assert (state.status, told(state)) == (S.FINISHED, [])
+    assert (state.status, loop_messages(state)) == (S.FINISHED, [])
 
 
 @pytest.mark.parametrize(
@@ -139,25 +147,33 @@ def test_steps_that_differ_are_no_repeat(change: str) -> None:
         ),
     )
     script = [*[first] * 3, other, *[first] * 3, "Done."]
-    assert told(ran(script, [look, tool("see")])) == []
+    assert loop_messages(ran(script, [look, tool("see")])) == []
 
 
 def test_calls_side_by_side_are_one_step_whatever_order_their_results_come_in() -> None:
     state = ran(
         [[("look", {"text": "a"}), ("look", {"text": "b"})]] * 20, [tool("look", lambda text: text)]
     )
-    assert (state.status, state.steps, told(state)) == (S.STUCK, 7, ["stuck:repeat after 4"])
+    assert (state.status, state.steps, loop_messages(state)) == (
+        S.STUCK,
+        7,
+        ["stuck:repeat after 4"],
+    )
 
 
 def test_two_steps_that_take_turns_are_ping_pong() -> None:
     state = ran([("a", {}), ("b", {})] * 10, [tool("a"), tool("b")])
-    assert (state.status, state.steps, told(state)) == (S.STUCK, 9, ["stuck:ping-pong after 6"])
+    assert (state.status, state.steps, loop_messages(state)) == (
+        S.STUCK,
+        9,
+        ["stuck:ping-pong after 6"],
+    )
     assert reason(state).startswith(
         "two alternating steps, 9 in a row with the same results (the last: a)"
     )
     values = iter(range(100))
     assert (
-        told(
+        loop_messages(
             ran(
                 [*[("a", {}), ("b", {})] * 10, "Done."],
                 [tool("a", lambda text: str(next(values))), tool("b")],
@@ -179,7 +195,11 @@ def test_calls_that_fail_in_the_same_way_are_an_error_loop_whatever_their_argume
         )
 
     state = ran([("fetch", {"text": "x" * n}) for n in range(20)], [tool("fetch", late)])
-    assert (state.status, state.steps, told(state)) == (S.STUCK, 8, ["stuck:errors after 5"])
+    assert (state.status, state.steps, loop_messages(state)) == (
+        S.STUCK,
+        8,
+        ["stuck:errors after 5"],
+    )
     assert (
         reason(state)
         == "8 steps in a row failed in the same way (fetch), 3 of them after the model was told"
@@ -188,7 +208,7 @@ def test_calls_that_fail_in_the_same_way_are_an_error_loop_whatever_their_argume
 
 def test_errors_that_differ_are_no_loop() -> None:
     assert (
-        told(
+        loop_messages(
             ran(
                 [*[("read", {"text": f"{word}.txt"}) for word in "abcdefghij"], "Done."],
                 [tool("read", fails)],
@@ -202,7 +222,7 @@ def test_errors_that_differ_are_no_loop() -> None:
         *[("read", {"text": "same"})] * 3,
         "Done.",
     ]
-    assert told(ran(script, [tool("read", fails), tool("look")])) == []
+    assert loop_messages(ran(script, [tool("read", fails), tool("look")])) == []
 
 
 def test_numbers_count_in_results_and_not_in_errors() -> None:
@@ -213,27 +233,29 @@ def test_numbers_count_in_results_and_not_in_errors() -> None:
             raise ToolError(f"process {next(numbers)} died", retryable=False)
         return f"process {next(numbers)} is up"
 
-    assert told(ran([("run", {"text": "x"})] * 4 + ["Done."], [tool("run", work)])) == [
+    assert loop_messages(ran([("run", {"text": "x"})] * 4 + ["Done."], [tool("run", work)])) == [
         "stuck:repeat after 4"
     ]
-    assert told(ran([("run", {})] * 10 + ["Done."], [tool("run", work)])) == []
+    assert loop_messages(ran([("run", {})] * 10 + ["Done."], [tool("run", work)])) == []
 
 
 def test_calls_that_cannot_be_read_or_have_no_tool_are_compared_too() -> None:
     state = ran([("nothing", {"a": 1})] * 20, [])
-    assert (state.status, told(state)) == (S.STUCK, ["stuck:repeat after 4"])
+    assert (state.status, loop_messages(state)) == (S.STUCK, ["stuck:repeat after 4"])
     broken = [
         ToolCall("", "look", raw=f'{{"text": {"[" * n}', invalid="it is no JSON")
         for n in (1, 2, 3, 4)
     ]
-    assert told(ran([*broken, "Done."], [tool("look")])) == []
-    assert told(ran([*[broken[0]] * 4, "Done."], [tool("look")])) == ["stuck:repeat after 4"]
+    assert loop_messages(ran([*broken, "Done."], [tool("look")])) == []
+    assert loop_messages(ran([*[broken[0]] * 4, "Done."], [tool("look")])) == [
+        "stuck:repeat after 4"
+    ]
 
 
 def test_answers_without_a_call_where_the_run_goes_on_are_a_monologue() -> None:
     state = ran(["I think."] * 20, [], output_type={"type": "object"}, output_rounds=50)
     assert (state.status, state.steps) == (S.STUCK, 7)
-    assert [one for one in told(state) if not one.startswith("output")] == [
+    assert [one for one in loop_messages(state) if not one.startswith("output")] == [
         "stuck:monologue after 4"
     ]
     assert reason(state) == "7 answers in a row without a call, 3 of them after the model was told"
@@ -244,10 +266,10 @@ def test_a_talk_with_a_user_is_no_monologue() -> None:
         for _ in range(12):
             conversation.send_message("And?")
             assert conversation.run().status is S.FINISHED
-        assert told(conversation.state) == []
+        assert loop_messages(conversation.state) == []
 
 
-# --- what begins anew ---
+# --- resets of the count ---
 
 
 @pytest.mark.parametrize("sender", ["user", "another-conversation"])
@@ -266,8 +288,8 @@ def test_a_message_ends_a_pattern(sender: str) -> None:
     ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-    # The step that the message fell into is the first of the new count.
-    assert (state.steps, told(state)) == (7, ["stuck:repeat after 6"])
+    # The count begins again with the step in which the message arrived.
+    assert (state.steps, loop_messages(state)) == (7, ["stuck:repeat after 6"])
 
 
 def test_resume_after_stuck_starts_anew() -> None:
@@ -277,7 +299,7 @@ def test_resume_after_stuck_starts_anew() -> None:
         conversation.resume()
         state = conversation.run()
         assert (state.status, state.steps) == (S.STUCK, 14)
-        assert told(state) == ["stuck:repeat after 4", "stuck:repeat after 11"]
+        assert loop_messages(state) == ["stuck:repeat after 4", "stuck:repeat after 11"]
         conversation.send_message("try again")
         assert conversation.run().steps == 21
         assert conversation.replay().same
@@ -299,11 +321,15 @@ def test_a_pause_does_not_begin_anew() -> None:
         conversation.send_message("go")
         assert conversation.run().status is S.PAUSED
         state = conversation.run()
-    assert (state.status, state.steps, told(state)) == (S.STUCK, 7, ["stuck:repeat after 4"])
+    assert (state.status, state.steps, loop_messages(state)) == (
+        S.STUCK,
+        7,
+        ["stuck:repeat after 4"],
+    )
 
 
 class All:
-    """Leaves out all that is shown."""
+    """A condenser that leaves out the whole view."""
 
     def condense(self, journal: Sequence[ev.AnyEvent], reason: Any, cancelled: Any) -> Condensed:
         return Condensed(
@@ -340,7 +366,11 @@ def test_a_condensation_begins_anew_for_those_who_saw_it_and_those_who_open_its_
         assert store.tail("c")[0].seq > 1
     with Conversation(agent, store, "c") as conversation:
         state = conversation.run()
-        assert (state.status, state.steps, told(state)) == (S.STUCK, 10, ["stuck:repeat after 7"])
+        assert (state.status, state.steps, loop_messages(state)) == (
+            S.STUCK,
+            10,
+            ["stuck:repeat after 7"],
+        )
         assert conversation.replay(Agent(ScriptedLLM(_again), [tool("look")], condenser=All())).same
         assert conversation.replay().same
     store.close()
@@ -351,9 +381,9 @@ def test_a_condensation_begins_anew_for_those_who_saw_it_and_those_who_open_its_
 
 def test_each_pattern_can_be_switched_off() -> None:
     repeats = [*[("look", {})] * 12, "Done."]
-    assert told(ran(repeats, [tool("look")], stuck=StuckDetector(repeat=None))) == []
+    assert loop_messages(ran(repeats, [tool("look")], stuck=StuckDetector(repeat=None))) == []
     assert (
-        told(
+        loop_messages(
             ran(
                 [*[("a", {}), ("b", {})] * 6, "Done."],
                 [tool("a"), tool("b")],
@@ -363,13 +393,19 @@ def test_each_pattern_can_be_switched_off() -> None:
         == []
     )
     failing = [*[("read", {"text": str(n)}) for n in range(12)], "Done."]
-    assert told(ran(failing, [tool("read", fails)], stuck=StuckDetector(errors=None))) == []
-    assert told(ran(repeats, [tool("look")], stuck=None)) == []
+    assert (
+        loop_messages(ran(failing, [tool("read", fails)], stuck=StuckDetector(errors=None))) == []
+    )
+    assert loop_messages(ran(repeats, [tool("look")], stuck=None)) == []
 
 
 def test_thresholds_are_the_agents() -> None:
     state = ran([("look", {})] * 20, [tool("look")], stuck=StuckDetector(repeat=2, after_nudge=1))
-    assert (state.status, state.steps, told(state)) == (S.STUCK, 3, ["stuck:repeat after 2"])
+    assert (state.status, state.steps, loop_messages(state)) == (
+        S.STUCK,
+        3,
+        ["stuck:repeat after 2"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -409,15 +445,15 @@ def test_an_agents_file_and_its_serial_form_have_the_settings() -> None:
 
 def test_a_limit_comes_before_a_nudge() -> None:
     state = ran([("look", {})] * 20, [tool("look")], limits=Limits(steps=4))
-    assert (state.status, told(state)) == (S.ERROR, [])
+    assert (state.status, loop_messages(state)) == (S.ERROR, [])
 
 
 # --- the fold ---
 
 
 def _journal(seed: int, length: int) -> list[ev.AnyEvent]:
-    """A journal of few calls, results, texts, messages, nudges, waits, rests and condensations, in
-    any order that can be."""
+    """Return a random legal journal of few calls, results, texts, messages, nudges, waits, rests
+    and condensations."""
     rng = random.Random(seed)
     events: list[ev.AnyEvent] = []
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -569,10 +605,10 @@ def test_after_sigkill_at_every_append_it_is_told_once_and_stuck_at_the_same_ste
     for crash in crash_at_every_append(circling, folder=tmp_path):
         kills = crash.number
         state = ConversationState("c", crash.after)
-        # A call whose result was lost says so, and is another step: it is told of later, but never
-        # twice.
+        # A call with a lost result is another step, since its result says so. The model is told
+        # later, but never twice.
         assert state.status is S.STUCK, str(crash)
-        nudges = [one for one in told(state) if one.startswith("stuck:")]
+        nudges = [one for one in loop_messages(state) if one.startswith("stuck:")]
         assert nudges == ["stuck:repeat after 4"] or any(
             "outcome" in event.result.meta
             for event in crash.after
@@ -605,7 +641,7 @@ def test_one_that_is_opened_again_between_the_nudge_and_the_next_answer_counts_o
                 conversation.run()
         with Conversation(Agent(ScriptedLLM(_again), [tool("look")]), store, "c") as conversation:
             state = conversation.run()
-            assert (state.status, state.steps, told(state)) == (
+            assert (state.status, state.steps, loop_messages(state)) == (
                 S.STUCK,
                 7,
                 ["stuck:repeat after 4"],
@@ -618,14 +654,14 @@ def test_a_replay_with_other_settings_says_what_differs() -> None:
     with Conversation(Agent(ScriptedLLM([("look", {})] * 20), looks)) as conversation:
         conversation.send_message("go")
         conversation.run()
-        found = conversation.replay(Agent(ScriptedLLM([]), looks, stuck=None))
-        assert "- the model is told: 'You have made the same call 4 times" in str(found)
-        found = conversation.replay(Agent(ScriptedLLM([]), looks, stuck=StuckDetector(repeat=3)))
-        assert "+ the model is told: 'You have made the same call 3 times" in str(found)
-        found = conversation.replay(
+        result = conversation.replay(Agent(ScriptedLLM([]), looks, stuck=None))
+        assert "- the model is told: 'You have made the same call 4 times" in str(result)
+        result = conversation.replay(Agent(ScriptedLLM([]), looks, stuck=StuckDetector(repeat=3)))
+        assert "+ the model is told: 'You have made the same call 3 times" in str(result)
+        result = conversation.replay(
             Agent(ScriptedLLM([]), looks, stuck=StuckDetector(after_nudge=9))
         )
-        assert "- the run is over: stuck\n+ the model is asked" in str(found)
+        assert "- the run is over: stuck\n+ the model is asked" in str(result)
 
 
 def test_a_journal_without_nudges_replays_as_before() -> None:

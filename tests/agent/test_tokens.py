@@ -1,5 +1,5 @@
-"""How many tokens a request has: estimated once for each fragment, corrected by what the provider
-counted."""
+"""The number of tokens of a request: estimated once for each fragment, and corrected by the
+provider's count."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def jpeg(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "found"),
+    ("data", "expected"),
     [
         (png(750, 750), 750),
         (jpeg(750, 375), 375),
@@ -46,8 +46,8 @@ def jpeg(width: int, height: int) -> bytes:
         (b"\xff\xd8\xff", 1600),
     ],
 )
-def test_a_picture_counts_by_its_size_not_by_its_bytes(data: bytes, found: int) -> None:
-    assert tokens.picture(data) == found
+def test_a_picture_counts_by_its_size_not_by_its_bytes(data: bytes, expected: int) -> None:
+    assert tokens.picture(data) == expected
 
 
 def test_letters_beyond_ascii_are_about_a_token_each() -> None:
@@ -74,10 +74,10 @@ def test_what_the_provider_counted_is_known_and_only_what_came_since_is_estimate
     before = sized(script).tokens
     assert before == pytest.approx(1000 * tokens.UNCOUNTED, rel=0.02)
     answered(script, "", 2000)
-    known = sized(script).tokens
-    assert 2000 <= known < 2030
+    base = sized(script).tokens
+    assert 2000 <= base < 2030
     script.result(script.events[-1].calls[0], "y" * 4000)
-    assert sized(script).tokens == pytest.approx(known + 2000, rel=0.02), (
+    assert sized(script).tokens == pytest.approx(base + 2000, rel=0.02), (
         "a byte is worth what it was in the known part"
     )
     answered(script, "", 3000)
@@ -116,16 +116,16 @@ def configured(wire: str, model: str) -> ev.AgentConfigured:
     )
 
 
-def replied(script: Script, wire: Wire, answer: dict[str, Any]) -> None:
-    """Append an answer of a provider, as the wire reads it."""
-    found = wire.parse(json.dumps(answer).encode())
+def append_reply(script: Script, wire: Wire, answer: dict[str, Any]) -> None:
+    """Append an answer of a provider, as the wire parses it."""
+    completion = wire.parse(json.dumps(answer).encode())
     same = ("text", "calls", "usage", "stop_reason", "model", "wire", "native", "details")
-    fields = {name: getattr(found, name) for name in same}
+    fields = {name: getattr(completion, name) for name in same}
     script.add(ev.AssistantReplied, based_on=len(script.events), **fields)
 
 
-def responses_answer(*output: Any, read: int = 0) -> dict[str, Any]:
-    usage = {"input_tokens": read, "output_tokens": 5}
+def responses_answer(*output: Any, input_tokens: int = 0) -> dict[str, Any]:
+    usage = {"input_tokens": input_tokens, "output_tokens": 5}
     return {"id": "r", "model": "gpt-5", "output": list(output), "usage": usage}
 
 
@@ -140,18 +140,20 @@ def words(text: str) -> dict[str, Any]:
 def test_a_compaction_within_an_answer_counts_instead_of_the_history() -> None:
     script = Script()
     script.say("x" * 40_000)
-    replied(script, openai_responses, responses_answer(words("a"), read=10_000))
+    append_reply(script, openai_responses, responses_answer(words("a"), input_tokens=10_000))
     sizes = Sizes.of(script.events, configured("openai_responses", "gpt-5"))
     assert sizes.tokens == pytest.approx(10_000, rel=0.02)
     before = sizes.ratio
-    replied(script, openai_responses, responses_answer(COMPACTION, words("b"), read=10_400))
+    append_reply(
+        script, openai_responses, responses_answer(COMPACTION, words("b"), input_tokens=10_400)
+    )
     sizes.feed(script.events[-1])
     assert 100 < sizes.tokens < 250
     assert sizes.ratio == before, "nobody knows which request was counted"
     script.say("y" * 4000)
     sizes.feed(script.events[-1])
     assert sizes.tokens == pytest.approx(1150, abs=100)
-    replied(script, openai_responses, responses_answer(words("c"), read=2300))
+    append_reply(script, openai_responses, responses_answer(words("c"), input_tokens=2300))
     sizes.feed(script.events[-1])
     assert sizes.tokens == pytest.approx(2300, rel=0.02)
     sizes.feed(configured("openai_chat", "other"))
@@ -170,21 +172,23 @@ def test_a_compaction_of_anthropic_counts_with_the_run_that_followed_it() -> Non
     script = Script()
     script.say("x" * 40_000)
     first = claude_answer({"type": "text", "text": "a"}, input_tokens=10_000, output_tokens=5)
-    replied(script, anthropic_messages, first)
+    append_reply(script, anthropic_messages, first)
     runs = [
         {"type": "compaction", "input_tokens": 10_100, "output_tokens": 100},
         {"type": "message", "input_tokens": 20, "cache_read_input_tokens": 100},
     ]
     compacted = {"type": "compaction", "content": "s" * 400}
     blocks = (compacted, {"type": "text", "text": "b"})
-    replied(script, anthropic_messages, claude_answer(*blocks, input_tokens=20, iterations=runs))
-    found = script.events[-1]
-    assert isinstance(found, ev.AssistantReplied)
-    assert (found.usage.input_tokens, found.context_tokens) == (10_220, 120)
+    append_reply(
+        script, anthropic_messages, claude_answer(*blocks, input_tokens=20, iterations=runs)
+    )
+    event = script.events[-1]
+    assert isinstance(event, ev.AssistantReplied)
+    assert (event.usage.input_tokens, event.context_tokens) == (10_220, 120)
     sizes = Sizes.of(script.events, configured("anthropic_messages", "claude-opus-5"))
     assert 100 < sizes.tokens < 150
     failed = {"type": "compaction", "content": None}
-    replied(script, anthropic_messages, claude_answer(failed, input_tokens=120))
+    append_reply(script, anthropic_messages, claude_answer(failed, input_tokens=120))
     sizes = Sizes.of(script.events, configured("anthropic_messages", "claude-opus-5"))
     assert 100 < sizes.tokens < 200, "one that failed replaces nothing"
 
@@ -197,7 +201,7 @@ def test_results_that_anthropic_clears_do_not_count() -> None:
     edits = [{"type": "clear_tool_uses_20250919", "cleared_input_tokens": 10_000}]
     cleared = claude_answer({"type": "text", "text": "b"}, input_tokens=1100, output_tokens=5)
     cleared["context_management"] = {"applied_edits": edits}
-    replied(script, anthropic_messages, cleared)
+    append_reply(script, anthropic_messages, cleared)
     sizes = sized(script)
     assert sizes.tokens == pytest.approx(1100, rel=0.03)
     script.say("y" * 4000)
@@ -229,9 +233,9 @@ def test_a_condensation_takes_off_what_it_hides_and_trims_and_adds_its_summary()
 
 
 def test_it_is_what_a_real_request_has() -> None:
-    """The scripted model counts a token for four bytes of the whole body, prompt, tools and JSON
-    included."""
-    seen: list[tuple[int, int]] = []
+    """The scripted model counts a token for four bytes of the whole body, including the prompt,
+    the tools and the JSON."""
+    sizes: list[tuple[int, int]] = []
 
     def look(n: int) -> ToolResult:
         """Looks."""
@@ -243,7 +247,7 @@ def test_it_is_what_a_real_request_has() -> None:
 
     def answer(request: Any) -> Any:
         assert conversation.hosting.journal.fold.sizes is not None
-        seen.append((conversation.hosting.journal.fold.sizes.tokens, len(request.body) // 4))
+        sizes.append((conversation.hosting.journal.fold.sizes.tokens, len(request.body) // 4))
         return ("look", {"n": request.number}) if request.number < 60 else "Done."
 
     class Never:
@@ -257,13 +261,13 @@ def test_it_is_what_a_real_request_has() -> None:
     ) as conversation:
         conversation.send_message("go")
         conversation.run()
-    assert len(seen) == 61
-    for guessed, counted in seen[1:]:
+    assert len(sizes) == 61
+    for guessed, counted in sizes[1:]:
         assert abs(guessed - counted) <= 0.02 * counted + 60
 
 
 @pytest.mark.parametrize(
-    ("block", "found"),
+    ("block", "expected"),
     [
         (FileContent(png(750, 750), "image/png"), 750),
         (FileContent(url="https://example.com/a.png"), 1600),
@@ -279,5 +283,5 @@ def test_it_is_what_a_real_request_has() -> None:
         (EmbeddedResource({"uri": "x:y", "mimeType": "application/zip", "blob": "abcde"}), 45),
     ],
 )
-def test_a_file_counts_by_its_kind(block: Any, found: int) -> None:
-    assert tokens.blocks([block]) == found
+def test_a_file_counts_by_its_kind(block: Any, expected: int) -> None:
+    assert tokens.blocks([block]) == expected

@@ -1,4 +1,4 @@
-"""The view is a pure function of the journal: what a model is shown, in which order."""
+"""The view is a pure function of the journal: what the model receives, and in which order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Script:
-    """A journal in the making."""
+    """A journal that a test writes event by event."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -35,11 +35,11 @@ class Script:
 
     def answer(self, text: str, calls: int = 0, based_on: int | None = None) -> ev.AssistantReplied:
         seq = len(self.events) + 1
-        made = tuple(ToolCall(f"{seq}.{n}", "t") for n in range(calls))
+        tool_calls = tuple(ToolCall(f"{seq}.{n}", "t") for n in range(calls))
         return self.add(
             ev.AssistantReplied,
             text=text,
-            calls=made,
+            calls=tool_calls,
             based_on=len(self.events) if based_on is None else based_on,
         )
 
@@ -47,7 +47,7 @@ class Script:
         self.add(ev.ToolCallFinished, call_id=call.id, result=ToolResult(text))
 
 
-def shown(events: list[Any]) -> list[str]:
+def view_texts(events: list[Any]) -> list[str]:
     transcript = View.of(events).ready()
     return [item[1].text if isinstance(item, tuple) else item.text for item in transcript.items]  # type: ignore[union-attr]
 
@@ -58,7 +58,7 @@ def test_results_stand_in_call_order_whatever_order_they_came_in() -> None:
     answer = script.answer("a", calls=3)
     for index in (2, 0, 1):
         script.result(answer.calls[index], f"r{index}")
-    assert shown(script.events) == ["go", "a", "r0", "r1", "r2"]
+    assert view_texts(script.events) == ["go", "a", "r0", "r1", "r2"]
 
 
 def test_a_message_that_came_while_the_model_was_answering_follows_that_answer() -> None:
@@ -66,7 +66,7 @@ def test_a_message_that_came_while_the_model_was_answering_follows_that_answer()
     script.say("one")
     script.say("two")
     script.answer("a", based_on=1)
-    assert shown(script.events) == ["one", "a", "two"]
+    assert view_texts(script.events) == ["one", "a", "two"]
 
 
 def test_a_message_that_came_during_a_batch_follows_its_results() -> None:
@@ -77,7 +77,7 @@ def test_a_message_that_came_during_a_batch_follows_its_results() -> None:
     script.result(answer.calls[1], "r1")
     script.say("late")
     script.result(answer.calls[0], "r0")
-    assert shown(script.events) == ["go", "a", "r0", "r1", "early", "late"]
+    assert view_texts(script.events) == ["go", "a", "r0", "r1", "early", "late"]
 
 
 def test_a_second_result_of_one_call_is_not_shown() -> None:
@@ -86,7 +86,7 @@ def test_a_second_result_of_one_call_is_not_shown() -> None:
     answer = script.answer("a", calls=1)
     script.result(answer.calls[0], "first")
     script.result(answer.calls[0], "second")
-    assert shown(script.events) == ["go", "a", "first"]
+    assert view_texts(script.events) == ["go", "a", "first"]
 
 
 def test_a_condensation_hides_what_it_names_and_its_summary_stands_there() -> None:
@@ -97,7 +97,7 @@ def test_a_condensation_hides_what_it_names_and_its_summary_stands_there() -> No
     script.answer("b")
     script.say("next")
     script.add(ev.HistoryCondensed, hidden=(2, 3), summary="did a")
-    assert shown(script.events) == ["go", "did a", "b", "next"]
+    assert view_texts(script.events) == ["go", "did a", "b", "next"]
 
 
 @pytest.mark.slow
@@ -105,8 +105,8 @@ def test_a_condensation_hides_what_it_names_and_its_summary_stands_there() -> No
 def test_what_a_request_contained_stays_the_beginning_of_every_later_one(
     data: st.DataObject,
 ) -> None:
-    """A provider's cached prefix stays good, and a view fed event by event is the view of the whole
-    journal."""
+    """A provider's cached prefix stays valid. A view that is fed event by event equals the view
+    of the whole journal."""
     script = Script()
     growing = View()
     fed = 0
@@ -122,7 +122,7 @@ def test_what_a_request_contained_stays_the_beginning_of_every_later_one(
                 for item in growing.ready().items
             ]
         )  # type: ignore[union-attr]
-        assert requests[-1] == shown(script.events)
+        assert requests[-1] == view_texts(script.events)
         based_on = len(script.events)
         for n in range(data.draw(st.integers(0, 2))):
             script.say(f"in flight {step}.{n}")

@@ -11,7 +11,7 @@ import pytest
 from holdfast import ConversationState, SQLiteStore
 from holdfast.agent.planning import FIRST_PROMPT, MAKE, TOOL_PROMPT
 from holdfast.cli import main
-from tests.agent.test_planning import plan, standing
+from tests.agent.test_planning import plan, plan_marks
 from tests.cli.test_commands import command, holdfast, options, streamed, terminal
 from tests.cli.test_confirm_command import decisions, kept
 from tests.model_server import ModelServer, calls, text
@@ -129,7 +129,7 @@ def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -
             assert typist.leaves() == 0
         assert "Other letters." in str(server.requests[1].messages)
     assert (tmp_path / "late").exists()
-    assert standing(state(tmp_path)) == ["Touch C.", "e"]
+    assert plan_marks(state(tmp_path)) == ["Touch C.", "e"]
     assert [(decision, by) for decision, by, _ in decisions(tmp_path)] == [
         ("ask", "planning"),
         ("reject", "user"),
