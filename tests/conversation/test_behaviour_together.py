@@ -31,7 +31,7 @@ from holdfast.runtime import Microagent
 from holdfast.testing import assert_replays, crash_at_every_append
 from holdfast.tools.hooks import Add, Hook
 from holdfast.tools.preset.asking import register_asking_tools
-from tests.samples import kept, one_in
+from tests.samples import in_sample, one_in
 
 S = ConversationStatus
 
@@ -199,7 +199,7 @@ def test_it_goes_on_from_any_event_of_its_journal(tmp_path: Path) -> None:
 @pytest.mark.proof
 def test_everything_at_once_survives_a_kill_at_every_append(tmp_path: Path) -> None:
     kills = 0
-    for crash in crash_at_every_append(program, folder=tmp_path, points=kept):
+    for crash in crash_at_every_append(program, folder=tmp_path, points=in_sample):
         kills += 1
         state = ConversationState("c", crash.after)
         assert state.status is S.FINISHED, str(crash)

@@ -36,7 +36,7 @@ from holdfast.testing import crash_at_every_append
 from tests import forks
 from tests.leftovers import Owned
 from tests.paths import REPO
-from tests.samples import kept
+from tests.samples import in_sample
 from tests.waiting import until
 
 S = ConversationStatus
@@ -575,7 +575,7 @@ def effects(folder: Path) -> list[str]:
 
 @pytest.mark.proof
 def test_killed_at_every_append_each_child_exists_once_and_no_effect_is_repeated() -> None:
-    for crash in crash_at_every_append(blocking, points=kept):
+    for crash in crash_at_every_append(blocking, points=in_sample):
         assert set(crash.after_journals) == {"top", "top.4.0", "top.4.1"}, str(crash)
         assert len(effects(crash.folder)) == len(set(effects(crash.folder))), str(crash)
         answers = [
@@ -606,7 +606,7 @@ def in_the_background(store: Any, folder: Path) -> None:
 
 @pytest.mark.proof
 def test_killed_at_every_append_those_in_the_background_are_collected_all_the_same() -> None:
-    for crash in crash_at_every_append(in_the_background, points=kept):
+    for crash in crash_at_every_append(in_the_background, points=in_sample):
         assert set(crash.after_journals) == {"top", "top.4.0", "top.4.1"}, str(crash)
         assert len(effects(crash.folder)) == len(set(effects(crash.folder))), str(crash)
         collected = [

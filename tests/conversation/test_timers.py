@@ -30,7 +30,7 @@ from holdfast.store.transfer import export_conversation, import_conversations
 from holdfast.testing import Crash, crash_at_every_append, kill_point
 from holdfast.timers import MAX_TIMERS
 from holdfast.tools.hooks import Deny
-from tests.samples import kept
+from tests.samples import in_sample
 from tests.waiting import until
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -693,7 +693,7 @@ def test_a_kill_at_any_append_or_ring_leaves_one_message_for_each_occurrence() -
 @pytest.mark.slow
 @pytest.mark.proof
 def test_two_kills_leave_one_message_for_each_occurrence() -> None:
-    for crash in crash_at_every_append(program, twice=True, when=["after"], points=kept):
+    for crash in crash_at_every_append(program, twice=True, when=["after"], points=in_sample):
         check(crash)
 
 

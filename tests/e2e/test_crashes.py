@@ -16,7 +16,7 @@ from holdfast.errors import StoreError
 from holdfast.testing import Point, crash_at_every_append
 from tests import crash_damages as damages
 from tests.crash_programs import Do, Plan, Program, end_all_in, judge
-from tests.samples import kept, one_in
+from tests.samples import in_sample, one_in
 
 PLANS = {
     "each kind after the other": Plan(
@@ -159,7 +159,7 @@ def test_a_killed_program_goes_on_where_it_was(folder: Path) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("name", PLANS)
 def test_killed_at_every_append_and_within_every_tool(name: str, folder: Path) -> None:
-    kills = kill_and_judge(PLANS[name], folder, points=kept)
+    kills = kill_and_judge(PLANS[name], folder, points=in_sample)
     print(f"{name}: {kills} kills")
     assert kills > 20 // one_in(1)
 
