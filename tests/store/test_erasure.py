@@ -1,4 +1,4 @@
-"""Erasure: after `delete` no file of a store holds what the conversation said."""
+"""Erasure: after `delete` no file of a store holds the conversation's content."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ MARK = "planted-7731"
 
 
 def files_with(folder: Path, mark: str = MARK) -> list[str]:
-    """By another process: reading a store's file here would end SQLite's locks on it."""
-    found = subprocess.run(
+    """Return the names of the files with a text. Another process reads them: reading a store's
+    file here would release SQLite's locks on it."""
+    process = subprocess.run(
         ["grep", "-rlaF", mark, str(folder)], capture_output=True, text=True, check=False
     )
-    return sorted(Path(line).name for line in found.stdout.splitlines())
+    return sorted(Path(line).name for line in process.stdout.splitlines())
 
 
 def large() -> str:
-    """Return a result that is kept as a blob."""
+    """Return a result that the store keeps as a blob."""
     return f"{MARK} " * 20_000
 
 
-def filled(store: SQLiteStore, id: str) -> None:
+def fill(store: SQLiteStore, id: str) -> None:
     """Write every kind of content: messages, a prompt, results, a blob, a timer, a posted command,
     notes, a title."""
     script = [("large", {}), f"{MARK} answer"]
@@ -46,7 +47,7 @@ def filled(store: SQLiteStore, id: str) -> None:
 
 def test_after_delete_no_file_of_an_open_store_holds_the_content(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db") as store:
-        filled(store, f"{MARK}-id")
+        fill(store, f"{MARK}-id")
         with Conversation(Agent(ScriptedLLM(["hi"])), store, "other") as other:
             other.send_message("hello")
         assert files_with(tmp_path) == ["s.db-wal"]
@@ -57,7 +58,7 @@ def test_after_delete_no_file_of_an_open_store_holds_the_content(tmp_path: Path)
 
 def test_content_that_was_moved_into_the_file_is_overwritten_there(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db") as store:
-        filled(store, "a")
+        fill(store, "a")
     assert files_with(tmp_path) == ["s.db"]
     with SQLiteStore(tmp_path / "s.db") as store:
         store.delete("a")
@@ -66,14 +67,14 @@ def test_content_that_was_moved_into_the_file_is_overwritten_there(tmp_path: Pat
 
 def test_a_reader_delays_only_the_log_and_the_next_delete_empties_it(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db") as store:
-        filled(store, "a")
+        fill(store, "a")
         reader = sqlite3.connect(tmp_path / "s.db")
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM events").fetchone()
         store.delete("a")  # it does not wait for the reader
         assert files_with(tmp_path) == ["s.db-wal"]
         reader.close()
-        filled(store, "b")
+        fill(store, "b")
         store.delete("b")
         assert files_with(tmp_path) == []
 
@@ -102,7 +103,7 @@ def test_a_fork_before_a_message_outlives_it(tmp_path: Path) -> None:
         assert files_with(tmp_path) == []
         assert [event.seq for event in store.read("b")] == list(
             range(1, until_here + 2)
-        )  # and its title
+        )  # and the title is gone
 
 
 @pytest.mark.slow
@@ -116,8 +117,8 @@ def test_a_server_leaves_nothing_of_a_removed_conversation_but_the_answer_under_
             script = ScriptedLLM([command, f"{MARK} answer"])
             agent = Agent(script, runtime.all_tools, system_prompt=prompt)
             form, tools = form_of(agent), tools_of(agent)
-        wanted = CreateRequest(agent=form.mapping, tools=tools, id="a", undo=True)
-        host.create("default", wanted, "key")
+        request = CreateRequest(agent=form.mapping, tools=tools, id="a", undo=True)
+        host.create("default", request, "key")
         host.execute("default", "a", Send(blocks(f"{MARK} message")), "command-key")
         host.run("default", "a")
         until(lambda: host.status("default", "a") == "finished")

@@ -1,5 +1,5 @@
-"""`SQLiteStore` and its file: older formats, reading without writing, giving space back, files that
-change or go away."""
+"""`SQLiteStore` and its file: older formats, reads without writes, released space, files that
+change or disappear."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old(path: Path) -> Path:
-    """A file that a Holdfast of the first format wrote."""
+    """Return a file that a Holdfast of the first format wrote."""
     shutil.copy(OLD, path)
     return path
 
@@ -51,18 +51,18 @@ def look(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def schema_of(path: Path) -> dict[str, Any]:
-    """Its tables and their columns, however they were declared."""
+    """Return the tables of a file with their columns, however they were declared."""
     tables = [
         name
         for (name,) in look(
             path, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
         )
     ]
-    found: dict[str, Any] = {name: look(path, f"PRAGMA table_info({name})") for name in tables}
-    found["indexes"] = look(
+    columns: dict[str, Any] = {name: look(path, f"PRAGMA table_info({name})") for name in tables}
+    columns["indexes"] = look(
         path, "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'index' ORDER BY name"
     )
-    return found
+    return columns
 
 
 # --- formats ---
@@ -70,7 +70,7 @@ def schema_of(path: Path) -> dict[str, Any]:
 
 def test_an_old_file_becomes_a_new_one_and_keeps_what_is_in_it(old: Path, tmp_path: Path) -> None:
     with SQLiteStore(old) as store:
-        assert [(found.id, found.last_seq, found.parent) for found in store.list()] == [
+        assert [(entry.id, entry.last_seq, entry.parent) for entry in store.list()] == [
             ("second", 8, ""),
             ("first", 8, ""),
         ]
@@ -144,7 +144,7 @@ def test_a_lease_of_an_old_process_is_respected_while_it_lives(old: Path) -> Non
 
 
 def test_a_disk_without_a_write_ahead_log_is_refused(path: Path) -> None:
-    """SQLite answers with the mode that it stays in, and raises nothing; a database in memory
+    """SQLite answers with the mode that it stays in and raises nothing. A database in memory
     stands for such a disk."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     with pytest.raises(StoreError, match=r"store\.db.*journal_mode stays 'memory'"):
@@ -152,12 +152,12 @@ def test_a_disk_without_a_write_ahead_log_is_refused(path: Path) -> None:
     db.close()
 
 
-# --- reading without writing ---
+# --- reads without writes ---
 
 
 def reading(path: Path) -> list[list[int]]:
     with SQLiteStore(path, read_only=True) as store:
-        return [seqs(store, found.id) for found in store.list()]
+        return [seqs(store, entry.id) for entry in store.list()]
 
 
 def test_a_store_opened_for_reading_reads_and_does_not_write(path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_store_opened_for_reading_reads_and_does_not_write(path: Path) -> None
 def test_an_old_file_is_read_as_it_is(old: Path) -> None:
     before = old.read_bytes()
     with SQLiteStore(old, read_only=True) as store:
-        assert [found.id for found in store.list()] == ["second", "first"]
+        assert [entry.id for entry in store.list()] == ["second", "first"]
         assert seqs(store, "first", 5) == [6, 7, 8]
         with pytest.raises(StoreError, match="No blob"):
             store.blob("x")
@@ -232,28 +232,28 @@ def test_a_reader_sees_writers_come_and_go(path: Path) -> None:
 
 
 def test_a_file_that_is_written_while_it_is_read_as_unchanging_is_read_again(path: Path) -> None:
-    """Whatever falls into the moment of reading: what comes out is of one moment."""
+    """Whatever is written during a read, the result belongs to one moment."""
     with SQLiteStore(path) as writer:
         append(writer, writer.acquire("c"), *range(1, 200))
     reader = SQLiteStore(path, read_only=True)
-    seen: list[int] = []
+    counts: list[int] = []
 
     def work(db: sqlite3.Connection) -> int:
-        found = db.execute("SELECT count(*) FROM events").fetchone()[0]
-        seen.append(found)
-        if len(seen) == 1:
+        total = db.execute("SELECT count(*) FROM events").fetchone()[0]
+        counts.append(total)
+        if len(counts) == 1:
             with SQLiteStore(path) as writer:
                 writer.delete("c")
-        return found
+        return total
 
     assert reader._reader.read(work) == 0
-    assert seen == [199, 0]
+    assert counts == [199, 0]
     reader.close()
 
 
 @pytest.fixture
 def locked_folder() -> Iterator[Path]:
-    """A folder that others may read and not write, also if the tests are run by root."""
+    """Return a folder that others may read and not write, also if root runs the tests."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
     folder.chmod(0o755)
     yield folder
@@ -304,17 +304,17 @@ def test_a_file_in_a_folder_that_cannot_be_written_is_read(
     elif state != "alive":
         writer.kill()
         writer.wait()
-    if state == "copied":  # with its -wal, but the -shm is of no use elsewhere
+    if state == "copied":  # with its -wal; the -shm is useless elsewhere
         Path(f"{file}-shm").unlink()
     for each in locked_folder.iterdir():
         each.chmod(0o555 if each.is_dir() else 0o444)
     locked_folder.chmod(0o555)
     before = files(locked_folder)
     reader = start(READER, str(file))
-    said = next_line(reader)
-    assert str(file) in said, said
-    assert "cannot be written" in said
-    assert "read_only=True" in said
+    message = next_line(reader)
+    assert str(file) in message, message
+    assert "cannot be written" in message
+    assert "read_only=True" in message
     assert next_line(reader) == "[('c', 2)]"
     if state == "alive":
         tell(writer, "3")
@@ -324,7 +324,7 @@ def test_a_file_in_a_folder_that_cannot_be_written_is_read(
     assert files(locked_folder) == before
 
 
-# --- giving space back ---
+# --- released space ---
 
 
 def fill(store: SQLiteStore, id: str, count: int, size: int = 5000) -> None:
@@ -409,10 +409,10 @@ def test_a_delete_that_was_broken_off_is_finished_by_the_next(path: Path, start:
     store.delete("gone")
     """)
     other.wait()
-    left = look(path, "SELECT count(*) FROM events WHERE key < 2 << 32")[0][0]
-    assert 0 < left < 1000
+    remaining = look(path, "SELECT count(*) FROM events WHERE key < 2 << 32")[0][0]
+    assert 0 < remaining < 1000
     with SQLiteStore(path) as store:
-        assert [found.id for found in store.list()] == ["c"]
+        assert [entry.id for entry in store.list()] == ["c"]
         assert store.read("gone") == []
         append(store, store.acquire("gone"), 1)
         store.acquire("d")
@@ -424,7 +424,7 @@ def test_a_delete_that_was_broken_off_is_finished_by_the_next(path: Path, start:
 
 
 def test_what_forks_need_of_a_deleted_conversation_is_kept_exactly(path: Path) -> None:
-    def kept() -> list[tuple[int, int]]:
+    def rows() -> list[tuple[int, int]]:
         return look(path, "SELECT key >> 32, key & 0xFFFFFFFF FROM events ORDER BY key")  # type: ignore[return-value]
 
     with SQLiteStore(path) as store:
@@ -438,15 +438,15 @@ def test_what_forks_need_of_a_deleted_conversation_is_kept_exactly(path: Path) -
         store.release(leases[0])
     with SQLiteStore(path) as store:
         store.delete("a")
-        assert kept() == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6), (3, 6)]
+        assert rows() == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6), (3, 6)]
         store.delete("b")
-        assert kept() == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (3, 6)]
+        assert rows() == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (3, 6)]
         assert seqs(store, "c") == [1, 2, 3, 4, 5, 6]
         store.delete("c")
-        assert kept() == [(1, 1), (1, 2)]
+        assert rows() == [(1, 1), (1, 2)]
         assert seqs(store, "d") == [1, 2]
         store.delete("d")
-        assert kept() == []
+        assert rows() == []
 
 
 def test_a_fork_stands_in_the_file_as_its_ancestry(path: Path) -> None:
@@ -462,8 +462,8 @@ def test_a_fork_stands_in_the_file_as_its_ancestry(path: Path) -> None:
             ("g", "a", 0),
         ):
             store.fork(source, Summary(id, last_seq=seq))
-    found = dict(look(path, "SELECT id, base FROM conversations"))
-    assert found == {
+    bases = dict(look(path, "SELECT id, base FROM conversations"))
+    assert bases == {
         "a": "",
         "b": "[[1,3]]",
         "c": "[[1,3],[2,5]]",
@@ -484,15 +484,15 @@ def test_a_reader_in_the_midst_of_a_deleted_conversation_goes_on(path: Path) -> 
             count = db.execute("SELECT count(*) FROM conversations").fetchone()[0]
             store.delete("c")
             assert count == 1
-            found = len(db.execute("SELECT data FROM events").fetchall())
+            row_count = len(db.execute("SELECT data FROM events").fetchall())
             db.execute("COMMIT")
-            return found
+            return row_count
 
         assert other._reader.read(work) == 300
         assert other.read("c") == []
 
 
-# --- files that change under us ---
+# --- files that change during use ---
 
 
 def test_a_file_that_was_replaced_or_removed_takes_no_more_events(
@@ -527,9 +527,9 @@ def test_a_clean_close_tells_that_the_file_is_gone(
             path.rename(path.parent / "moved.db")
         elif how == "removed":
             path.unlink()
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(told) == (how != "left"), told
-    assert all(f"Store {str(path)!r} was removed or replaced" in one for one in told)
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == (how != "left"), errors
+    assert all(f"Store {str(path)!r} was removed or replaced" in one for one in errors)
 
 
 def test_a_file_that_was_truncated_is_a_store_error(path: Path) -> None:

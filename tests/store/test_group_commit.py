@@ -1,4 +1,5 @@
-"""Group commit in Postgres: which writes share a transaction, and what harms only one of them."""
+"""Group commit in Postgres: which writes share a transaction, and which faults harm only one of
+them."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ OTHERS = ("b", "c", "d", "e")
 class Grouping:
     """A store whose next appends wait for one another.
 
-    The row of the conversation "a" is locked: the thread that appends to it executes a statement
-    that does not end, and all that append meanwhile make up the next group.
+    The row of the conversation "a" is locked. The thread that appends to it executes a
+    statement that does not end, and all later appends form the next group.
     """
 
     def __init__(self, store: PostgresStore, dsn: str) -> None:
@@ -71,7 +72,7 @@ class Grouping:
         return self.start(append, self.store, self.leases[id], seq)
 
     def waiting(self, count: int) -> None:
-        """Wait until so many appends wait for their group."""
+        """Wait until that many appends wait for their group."""
         until(lambda: len(self.store._appends._waiting) == count)  # pyright: ignore[reportPrivateUsage]
 
     def transactions(self) -> dict[str, int]:
@@ -86,9 +87,9 @@ class Grouping:
 @pytest.fixture
 def grouping(postgres_server: PostgresServer, postgres_schema: str) -> Iterator[Grouping]:
     with PostgresStore(postgres_server.dsn(), schema=postgres_schema) as store:
-        made = Grouping(store, postgres_server.dsn())
-        yield made
-        made.close()
+        instance = Grouping(store, postgres_server.dsn())
+        yield instance
+        instance.close()
 
 
 def test_appends_of_threads_that_wait_for_one_another_are_one_transaction(
@@ -102,9 +103,9 @@ def test_appends_of_threads_that_wait_for_one_another_are_one_transaction(
         assert seqs(grouping.store, "b") == []
     for one in (first, *others):
         one.result(20)
-    written = grouping.transactions()
-    assert len({written[id] for id in OTHERS}) == 1
-    assert written["a"] != written["b"]
+    transactions = grouping.transactions()
+    assert len({transactions[id] for id in OTHERS}) == 1
+    assert transactions["a"] != transactions["b"]
     assert [seqs(grouping.store, id) for id in OTHERS] == [[1]] * len(OTHERS)
 
 
@@ -117,35 +118,35 @@ def test_a_group_writes_what_its_batches_would_write_alone(
         for key in ("k1", "k2"):
             store.post(id, Send((TextContent("hello"),)), key)
         numbers = [one.number for one in store.commands(grouping.leases[id])]
-        shown = Summary(id, "running", f"title\0 of {id}", 2, spawned_by="p:1", condensed=1)
+        entry = Summary(id, "running", f"title\0 of {id}", 2, spawned_by="p:1", condensed=1)
         end = Summary(id, "finished", "a later title", 3, spawned_by="p:1")
         refusals = {numbers[1]: ErrorForm("Conflict", "no", {})}
         return [
-            Batch([message(1), message(2)], shown, [numbers[0]]),
+            Batch([message(1), message(2)], entry, [numbers[0]]),
             Batch([message(3)], end, [numbers[1]], refusals=refusals),
         ]
 
     alone = batches("b")
     for batch in alone:
         store.append(grouping.leases["b"], batch)
-    made = {id: batches(id) for id in ("c", "d")}
+    batches_by_id = {id: batches(id) for id in ("c", "d")}
     for number in range(2):
         with grouping.locked():
             first = grouping.append("a", number + 1)
             until(lambda: grouping.blocked() == 1)
             lent = [
-                grouping.start(store.append, grouping.leases[id], made[id][number])
+                grouping.start(store.append, grouping.leases[id], batches_by_id[id][number])
                 for id in ("c", "d")
             ]
             grouping.waiting(2)
         for one in (first, *lent):
             one.result(20)
-        written = grouping.transactions()
-        assert written["c"] == written["d"]
+        transactions = grouping.transactions()
+        assert transactions["c"] == transactions["d"]
     columns = "last_seq, condensed, needs, status, spawned_by, spawner, parent, parent_seq, owner"
     rows = grouping.ask(f"SELECT id, {columns}, title FROM conversations ORDER BY id")
-    found = {id: row for id, *row in rows}
-    assert found["c"] == found["b"]
+    rows_by_id = {id: row for id, *row in rows}
+    assert rows_by_id["c"] == rows_by_id["b"]
     entries = {one.id: one for one in store.list(["b", "c", "d"])}
     assert entries["d"].title == entries["b"].title == "a later title"
     assert entries["d"].created == message(1).timestamp
@@ -198,7 +199,7 @@ def test_a_group_whose_connection_breaks_is_written_once(grouping: Grouping) -> 
         until(lambda: grouping.blocked() == 1)
         others = [grouping.append(id) for id in OTHERS]
         grouping.waiting(len(OTHERS))
-        grouping.break_blocked()  # the append to "a" goes on on a new connection
+        grouping.break_blocked()  # the append to "a" continues on a new connection
         until(lambda: grouping.blocked() == 1)
     for one in (first, *others):
         one.result(20)
@@ -211,7 +212,7 @@ def test_an_append_that_ran_before_its_connection_broke_is_not_written_again(
     class Cut(psycopg.Cursor[Any]):
         def fetchall(self) -> list[Any]:
             rows = super().fetchall()
-            self.connection.close()  # committed, and the answer is lost
+            self.connection.close()  # committed, but the answer is lost
             raise psycopg.OperationalError(f"cut after {len(rows)} rows")
 
     with grouping.locked():
@@ -223,8 +224,8 @@ def test_an_append_that_ran_before_its_connection_broke_is_not_written_again(
         grouping.waiting(len(OTHERS))
     for one in (first, *others):
         one.result(20)
-    written = grouping.transactions()
-    assert len({written[id] for id in OTHERS}) == 1
+    transactions = grouping.transactions()
+    assert len({transactions[id] for id in OTHERS}) == 1
     assert [seqs(grouping.store, id) for id in OTHERS] == [[1]] * len(OTHERS)
 
 
@@ -268,8 +269,8 @@ def test_leases_are_taken_and_given_back_in_groups(grouping: Grouping) -> None:
         until(lambda: len(store._takes._waiting) == 4)  # pyright: ignore[reportPrivateUsage]
     for one in (first, *others):
         one.result(20)
-    written = grouping.transactions()
-    assert len({written[id] for id in OTHERS}) == 1
+    transactions = grouping.transactions()
+    assert len({transactions[id] for id in OTHERS}) == 1
     epochs = {lease.epoch for lease in grouping.leases.values()}
     assert len(epochs) == 5, "each lease has an epoch of its own"
     for id in OTHERS:
@@ -281,17 +282,17 @@ def test_leases_are_taken_and_given_back_in_groups(grouping: Grouping) -> None:
         until(lambda: len(store._releases._waiting) == 4)  # pyright: ignore[reportPrivateUsage]
     for one in (first, *others):
         one.result(20)
-    written = grouping.transactions()
-    assert len({written[id] for id in OTHERS}) == 1
+    transactions = grouping.transactions()
+    assert len({transactions[id] for id in OTHERS}) == 1
     assert {owner for (owner,) in grouping.ask("SELECT owner FROM conversations")} == {""}
 
 
 def test_many_threads_write_dense_journals(grouping: Grouping) -> None:
-    done = threading.Barrier(10)
+    barrier = threading.Barrier(10)
 
     def work(number: int) -> None:
         id = f"w{number}"
-        done.wait(20)
+        barrier.wait(20)
         for turn in range(5):
             lease = grouping.store.acquire(id)
             assert lease.last_seq == turn * 4

@@ -1,5 +1,5 @@
-"""A store whose -wal was removed: what was acknowledged and is gone is told, by whoever opens or
-checks it."""
+"""A store whose -wal was removed: opening or checking it reports the loss of acknowledged
+events."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def killed(path: Path, rest: str = "") -> None:
-    """Have a process run a conversation and be killed."""
+def run_and_kill(path: Path, rest: str = "") -> None:
+    """Run a conversation in a process that is killed."""
     ended = forks.run(
         [sys.executable, "-c", PROGRAM.format(rest=rest), str(path)],
         capture_output=True,
@@ -54,7 +54,7 @@ def owners(path: Path) -> list[Path]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store with a conversation that was closed well."""
+    """Return a store with a conversation that was closed cleanly."""
     path = tmp_path / "store.db"
     with (
         SQLiteStore(path) as store,
@@ -67,7 +67,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_killed_process_whose_log_stays_loses_nothing(path: Path) -> None:
-    killed(path)
+    run_and_kill(path)
     assert check(path).sound
     with SQLiteStore(path) as store:
         assert len(store.read("a")) > 6
@@ -77,9 +77,9 @@ def test_a_killed_process_whose_log_stays_loses_nothing(path: Path) -> None:
 def test_a_lost_log_is_told_by_check_and_keeps_a_store_from_being_written(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    killed(path)
-    kept = path.with_name("kept-wal")
-    shutil.copy(f"{path}-wal", kept)
+    run_and_kill(path)
+    backup = path.with_name("kept-wal")
+    shutil.copy(f"{path}-wal", backup)
     lose(path)
     report = check(path)
     assert not report.sound
@@ -93,7 +93,7 @@ def test_a_lost_log_is_told_by_check_and_keeps_a_store_from_being_written(
     with caplog.at_level(logging.WARNING, "holdfast"), SQLiteStore(path, read_only=True) as store:
         assert store.read("a")
     assert "-wal" in caplog.text
-    shutil.move(kept, f"{path}-wal")  # nothing was written, so that it fits again
+    shutil.move(backup, f"{path}-wal")  # nothing was written, so it fits again
     with SQLiteStore(path) as store:
         assert len(store.read("a")) > 6
     assert check(path).sound
@@ -101,7 +101,7 @@ def test_a_lost_log_is_told_by_check_and_keeps_a_store_from_being_written(
 
 @pytest.mark.slow
 def test_whoever_takes_the_loss_goes_on_with_what_is_there(path: Path) -> None:
-    killed(path)
+    run_and_kill(path)
     lose(path)
     owners(path)[0].unlink()
     with (
@@ -117,7 +117,7 @@ def test_whoever_takes_the_loss_goes_on_with_what_is_there(path: Path) -> None:
 @pytest.mark.slow
 def test_a_store_that_was_in_its_log_alone_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    killed(path)
+    run_and_kill(path)
     lose(path)
     with pytest.raises(StoreError, match="-wal"):
         SQLiteStore(path)
@@ -133,10 +133,10 @@ def test_a_lost_conversation_is_told_and_a_deleted_one_is_not(path: Path) -> Non
         "with Conversation(Agent(ScriptedLLM(['x'])), store, 'b') as other:\n   "
         " other.send_message('hello')\n"
     )
-    killed(path, f"{more}conversation.close()\nstore.delete('b')")
+    run_and_kill(path, f"{more}conversation.close()\nstore.delete('b')")
     assert check(path).sound
     SQLiteStore(path).close()
-    killed(path, f"{more}    os.kill(os.getpid(), signal.SIGKILL)")
+    run_and_kill(path, f"{more}    os.kill(os.getpid(), signal.SIGKILL)")
     lose(path)
     report = check(path)
     assert not report.sound
@@ -144,12 +144,12 @@ def test_a_lost_conversation_is_told_and_a_deleted_one_is_not(path: Path) -> Non
 
 
 def test_the_command_says_so(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    killed(path)
+    run_and_kill(path)
     lose(path)
     assert main(["check", "--json", str(path)]) != 0
-    shown = json.loads(capsys.readouterr().out)
-    assert not shown["sound"]
-    assert "-wal" in shown["problems"][0]
+    report = json.loads(capsys.readouterr().out)
+    assert not report["sound"]
+    assert "-wal" in report["problems"][0]
 
 
 def test_a_log_that_is_removed_under_an_open_store_is_noticed_and_nothing_is_lost(

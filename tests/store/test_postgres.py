@@ -36,7 +36,7 @@ psycopg = pytest.importorskip("psycopg")
 LEASE_SECONDS = 1.0
 Open = Callable[..., PostgresStore]
 
-# The beginning of a program in another process.
+# The first lines of a program in another process.
 PRELUDE = """
 from holdfast.store import PostgresStore
 store = PostgresStore(sys.argv[2], schema=sys.argv[3], lease_seconds=1.0)
@@ -45,7 +45,7 @@ store = PostgresStore(sys.argv[2], schema=sys.argv[3], lease_seconds=1.0)
 
 @pytest.fixture
 def open_store(postgres_server: PostgresServer, postgres_schema: str) -> Iterator[Open]:
-    """Opens stores on one schema, which are closed at the end."""
+    """Yield a function that opens stores on one schema; they are closed at the end."""
     opened: list[PostgresStore] = []
 
     def make(dsn: str = "", **options: Any) -> PostgresStore:
@@ -67,12 +67,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def program(
     start: Start, postgres_server: PostgresServer, postgres_schema: str
 ) -> Callable[[str], Process]:
-    """Runs a program with a store on the schema in another process."""
+    """Return a function that runs a program with a store on the schema in another process."""
     return lambda text: start(PRELUDE + dedent(text), postgres_server.dsn(), postgres_schema)
 
 
 def rows(server: PostgresServer, schema: str, query: str) -> list[tuple[Any, ...]]:
-    """Ask the database itself."""
+    """Return the rows of a query to the database itself."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(f"SET search_path = {schema}")
         return connection.execute(query).fetchall()
@@ -157,13 +157,13 @@ def test_a_frozen_owner_finds_all_its_leases_lost_when_it_goes_on(
     lease = until(take, "the takeover")
     tell(owner, "go on")
     os.kill(owner.pid, signal.SIGCONT)
-    # Both: whoever takes one lease of an owner declares the owner dead.
+    # Both leases: a process that takes one lease of an owner declares that owner dead.
     assert [next_line(owner), next_line(owner)] == ["fenced", "fenced"]
     assert next_line(owner) == "fenced"
     assert next_line(owner) in (
         "fenced",
         "wrote",
-    )  # nobody has taken that one: its epoch is the newest
+    )  # its epoch is the newest
     assert next_line(owner) == "new lease"
     append(store, lease, 2)
     assert seqs(store, "a") == [1, 2]
@@ -192,7 +192,7 @@ def test_an_owner_that_was_declared_dead_takes_its_next_lease_under_a_living_nam
     store, other = open_store(clock=lambda: now[0], lease_seconds=60.0), open_store()
     old = store.acquire("a")
     rows(postgres_server, postgres_schema, "DELETE FROM owners RETURNING token")
-    now[0] = 60.0  # it was frozen, and has not beaten since
+    now[0] = 60.0  # it was frozen and has not beaten since
     store.acquire("b")
     with pytest.raises(LeaseHeld):
         other.acquire("b")
@@ -229,7 +229,7 @@ def test_of_several_stores_that_want_a_lease_one_has_it(open_store: Open) -> Non
 
     with ThreadPoolExecutor(len(stores)) as pool:
         for number in range(20):
-            # Rounds on a new conversation, and on one that was released.
+            # Rounds on a new conversation, and on a released one.
             id = f"c{number // 2}"
             winners = [one for one in pool.map(take, stores, [id] * len(stores)) if one]
             assert len(winners) == 1
@@ -284,18 +284,18 @@ def test_a_reservation_of_a_dead_owner_counts_as_spent(
         time.sleep(60)
     """)
     assert next_line(owner) == "reserved"
-    wanted = Reservation("l", ("root",), Amount(steps=1), 1.0, 1.0)
-    shortage = store.reserve(root, wanted)
+    reservation = Reservation("l", ("root",), Amount(steps=1), 1.0, 1.0)
+    shortage = store.reserve(root, reservation)
     assert shortage is not None
     assert shortage.wait
     owner.kill()
 
-    def spent() -> bool:
-        found = store.reserve(root, wanted)
-        assert found is not None
-        return not found.wait
+    def is_final() -> bool:
+        shortage = store.reserve(root, reservation)
+        assert shortage is not None
+        return not shortage.wait
 
-    until(spent, "the end of the lease")
+    until(is_final, "the end of the lease")
 
 
 # --- a database that goes away ---
@@ -325,8 +325,8 @@ def test_appends_are_written_once_though_the_database_restarts(mode: str) -> Non
                     server.restart(mode)
             finally:
                 stop.set()
-            written = [writer.result(60) for writer in writers]
-        for number, last in enumerate(written):
+            last_seqs = [writer.result(60) for writer in writers]
+        for number, last in enumerate(last_seqs):
             assert seqs(store, f"c{number}") == list(range(1, last + 1))
             query = f"SELECT count(*) FROM inbox i JOIN conversations c ON c.number = conversation WHERE id = 'c{number}'"
             assert rows(server, "holdfast", query) == [(last,)]
@@ -339,11 +339,11 @@ def test_a_restart_of_the_database_ends_no_living_lease() -> None:
         PostgresStore(server.dsn(), lease_seconds=2.0) as store,
         PostgresStore(server.dsn(), lease_seconds=2.0) as other,
     ):
-        lost: list[str] = []
-        lease = store.acquire("c", lambda: lost.append("c"))
+        notices: list[str] = []
+        lease = store.acquire("c", lambda: notices.append("c"))
         append(store, lease, 1)
         server.stop()
-        time.sleep(2.5)  # longer than the lease: nobody could renew it
+        time.sleep(2.5)  # longer than the lease, and no owner could renew it
         with pytest.raises(Fenced):
             store.confirm(lease)
         server.start()
@@ -360,7 +360,7 @@ def test_a_restart_of_the_database_ends_no_living_lease() -> None:
         until(confirmed, "a beat")
         append(store, lease, 2)
         other.post("c", Pause())
-        until(lambda: lost, "a notice after the restart")
+        until(lambda: notices, "a notice after the restart")
 
 
 @pytest.mark.slow
@@ -376,8 +376,8 @@ def test_a_store_waits_for_the_database_and_then_gives_up_in_one_line() -> None:
 
 
 class Proxy:
-    """A TCP proxy that can swallow the answer to the next statement with `marker` in it, and then
-    break the connection."""
+    """A TCP proxy that can swallow the answer to the next statement that contains `marker`, and
+    then break the connection."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -435,12 +435,12 @@ class Proxy:
 
 @pytest.fixture
 def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    made = Proxy(postgres_server.port)
-    yield made
-    made.close()
+    instance = Proxy(postgres_server.port)
+    yield instance
+    instance.close()
 
 
-def through(proxy: Proxy) -> str:
+def dsn_of(proxy: Proxy) -> str:
     return (
         f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable&gssencmode=disable"
     )
@@ -450,7 +450,7 @@ def through(proxy: Proxy) -> str:
 def test_an_append_whose_answer_was_lost_is_found_by_reading_it_back(
     open_store: Open, proxy: Proxy
 ) -> None:
-    store = open_store(through(proxy))
+    store = open_store(dsn_of(proxy))
     lease = store.acquire("c")
     append(store, lease, 1)
     for seq, text in ((2, "first of its kind"), (3, "another one")):
@@ -471,9 +471,9 @@ def test_an_append_whose_answer_was_lost_is_found_by_reading_it_back(
 def test_an_append_is_found_though_the_connection_for_many_appends_was_lost(
     open_store: Open, proxy: Proxy
 ) -> None:
-    store = open_store(through(proxy))
+    store = open_store(dsn_of(proxy))
     lease = store.acquire("c")
-    for seq in range(1, 21):  # the later ones go through this connection
+    for seq in range(1, 21):  # the later ones use this connection
         append(store, lease, seq)
     for seq in (21, 22):  # 22 opens it again
         proxy.marker = f"the text of event {seq}".encode()
@@ -486,7 +486,7 @@ def test_an_append_is_found_though_the_connection_for_many_appends_was_lost(
 
 @pytest.mark.slow
 def test_a_store_closes_although_its_database_is_gone(open_store: Open, proxy: Proxy) -> None:
-    store = open_store(through(proxy))
+    store = open_store(dsn_of(proxy))
     store.acquire("c")
     proxy.close()
     began = time.monotonic()
@@ -496,7 +496,7 @@ def test_a_store_closes_although_its_database_is_gone(open_store: Open, proxy: P
 
 @pytest.mark.slow
 def test_a_post_whose_commit_had_no_answer_is_left_once(open_store: Open, proxy: Proxy) -> None:
-    store = open_store(through(proxy))
+    store = open_store(dsn_of(proxy))
     lease = store.acquire("c")
     assert store.post("c", Pause())
     proxy.marker = b"COMMIT"
@@ -508,7 +508,7 @@ def test_a_post_whose_commit_had_no_answer_is_left_once(open_store: Open, proxy:
 
 @pytest.mark.slow
 def test_a_settlement_without_a_key_is_counted_once(open_store: Open, proxy: Proxy) -> None:
-    store = open_store(through(proxy))
+    store = open_store(dsn_of(proxy))
     lease = store.acquire("c")
     store.bound(lease, Budget("c", steps=3))
     proxy.marker = b"COMMIT"
@@ -519,7 +519,7 @@ def test_a_settlement_without_a_key_is_counted_once(open_store: Open, proxy: Pro
 
 @pytest.mark.slow
 def test_a_lease_whose_answer_was_lost_is_taken_again(open_store: Open, proxy: Proxy) -> None:
-    store = open_store(through(proxy))
+    store = open_store(dsn_of(proxy))
     # The insert of a new conversation, by its text, and the update of a known one, by its value: a
     # prepared statement is executed without its text.
     for round, marker in enumerate((b"INSERT INTO conversations", b"a conversation")):
@@ -566,7 +566,7 @@ def test_values_of_every_type_reach_a_statement_however_often_it_is_executed(
     open_store: Open,
 ) -> None:
     pool = open_store(pool_size=1).pool
-    given = {
+    values = {
         "text": "ü",
         "none": None,
         "numbers": [1, 2],
@@ -578,7 +578,7 @@ def test_values_of_every_type_reach_a_statement_however_often_it_is_executed(
     %(time)s::timestamptz, %(text)s::text || '%%'
     """
     for _ in range(3):  # whole, prepared, and by its name alone
-        assert pool.execute(query, given).rows == [(*given.values(), "ü%")]
+        assert pool.execute(query, values).rows == [(*values.values(), "ü%")]
         assert pool.execute("SELECT %s::text, %s::bigint", ("a", 5)).rows == [("a", 5)]
         assert pool.execute("DELETE FROM blobs WHERE id = %s", ("a",)).rows == []
     with pytest.raises(TypeError, match="2 values are needed, not 1"):
@@ -593,7 +593,7 @@ def test_statements_outlive_a_rollback_that_deallocates_them(open_store: Open) -
         return pool.execute("SELECT %s::text", ("a",)).rows
 
     def fail(db: Cursor) -> None:
-        for _ in range(10):  # psycopg prepares it too, and deallocates all after the rollback
+        for _ in range(10):  # psycopg prepares it, too, and deallocates all after the rollback
             db.execute("SELECT 1")
         raise ConfigurationError("no")
 
@@ -639,7 +639,7 @@ def test_a_migration_that_fails_leaves_nothing(
 ) -> None:
     dsn = f"{postgres_server.dsn()}?options=-c%20default_transaction_read_only%3Doff"
     with psycopg.connect(postgres_server.dsn(), autocommit=True) as connection:
-        # A type of this name is in the way of the last table.
+        # A type of this name conflicts with the last table.
         connection.execute(f"CREATE SCHEMA {postgres_schema}")
         connection.execute(f"CREATE TYPE {postgres_schema}.garbage AS ENUM ('in the way')")
     with pytest.raises(StoreError, match="cannot be prepared"):
@@ -675,7 +675,7 @@ SECRET = "s3cret-phrase"
 
 @pytest.fixture
 def user(postgres_server: PostgresServer) -> Iterator[str]:
-    """A user with a password."""
+    """Yield a user with a password."""
     name = f"user_{os.urandom(4).hex()}"
     with psycopg.connect(postgres_server.dsn(), autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
@@ -704,8 +704,8 @@ def test_errors_say_what_to_do_and_keep_the_password(
         with pytest.raises((StoreError, ConfigurationError), match=advice) as caught:
             PostgresStore(dsn)
         assert len(str(caught.value).splitlines()) == 1
-        shown = "".join(traceback.format_exception(caught.value))
-        assert SECRET not in shown.replace(repr(dsn), "")
+        text = "".join(traceback.format_exception(caught.value))
+        assert SECRET not in text.replace(repr(dsn), "")
     assert SECRET not in caplog.text
 
 

@@ -1,5 +1,5 @@
-"""`SQLiteStore` keeps what `append` said, whatever becomes of the power, the disk and the process:
-every write of it is a place to fail."""
+"""`SQLiteStore` keeps each acknowledged append through any failure of the power, the disk and
+the process. Every write is a place to fail."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ Ending = Literal["close", "die when refused"]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where there is such a place: what is proved here is what was written, not how the
-    host's disk takes it."""
+    """Yield a folder, in memory if the host has such a place: the proof is about what was
+    written, not about the host's disk."""
     with tempfile.TemporaryDirectory(
         dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    ) as found:
-        yield Path(found)
+    ) as path:
+        yield Path(path)
 
 
 # --- the workload, in a child process under the layer ---
 
 
 def events_of(id: str, first: int, last: int, attempt: int) -> list[ev.MessageAdded]:
-    """The events of one append, each of its own text, so that one that was written for another
-    would be found out."""
+    """Return the events of one append, each with its own text, so that an event of another
+    append would be detected."""
 
     def text(seq: int) -> str:
         size = random.Random(f"{id} {seq}").choice(SIZES) // (last - first + 1)
@@ -79,10 +79,10 @@ def events_of(id: str, first: int, last: int, attempt: int) -> list[ev.MessageAd
 def work(
     path: Path, durability: Any, rounds: tuple[int, ...], ids: tuple[str, ...], tell: Tell
 ) -> None:
-    """One store per round, closed after it; in it each conversation has a thread that appends as
-    often as the round says.
+    """Open one store per round and close it after the round. In it each conversation has a
+    thread that appends that many times.
 
-    Tells what is about to be done and what came of it. What is refused is tried twice more, then
+    Report each operation before and after it. A refused operation is tried twice more; then
     the thread gives up.
     """
 
@@ -115,11 +115,11 @@ def work(
                         tell("refused", id, type(error).__name__, str(error))
                         if (
                             "Nothing was written" in str(error)
-                            and len(found := store.read(id)) != seq
+                            and len(stored := store.read(id)) != seq
                         ):
                             tell(
                                 "odd",
-                                f"{id}: {len(found)} events can be read after append {first} was"
+                                f"{id}: {len(stored)} events can be read after append {first} was"
                                 " refused",
                             )
                     else:
@@ -139,31 +139,34 @@ def work(
             tell("gave up", "", str(error))
             return
         with store, ThreadPoolExecutor(len(ids)) as pool:
-            for done in [pool.submit(drive, store, id, appends) for id in ids]:
-                done.result()
+            for future in [pool.submit(drive, store, id, appends) for id in ids]:
+                future.result()
 
 
 def change_connections(build: str) -> None:
-    """From now on each connection checkpoints every 40 pages, so that a short workload has
-    checkpoints and begins its WAL anew. One of the build "spills" has a cache of 5 pages, so that
-    much is written before COMMIT; one that "never syncs" is broken."""
+    """Change all later connections of this process.
+
+    Each checkpoints every 40 pages, so that a short workload has checkpoints and restarts its
+    WAL. The build "spills" has a cache of 5 pages, so that much is written before COMMIT. The
+    build "never syncs" is broken.
+    """
     statements = ("PRAGMA cache_size = 5", "PRAGMA cache_spill = 5") if build == "spills" else ()
     instead = {r"wal_autocheckpoint *= *\w+": "wal_autocheckpoint = 40"}
     if build == "never syncs":
         instead[r"synchronous *= *\w+"] = "synchronous = OFF"
     genuine = sqlite3.connect
 
-    class Changed(sqlite3.Connection):
+    class ChangedConnection(sqlite3.Connection):
         def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
             for pattern, replacement in instead.items():
                 sql = re.sub(pattern, replacement, sql)
             return super().execute(sql, *arguments)
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        made = genuine(*arguments, **{**options, "factory": Changed})
+        connection = genuine(*arguments, **{**options, "factory": ChangedConnection})
         for statement in statements:
-            made.execute(statement)
-        return made
+            connection.execute(statement)
+        return connection
 
     sqlite3.connect = connect  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -202,19 +205,19 @@ def campaign(
     every: int,
     first: int,
 ) -> None:
-    """Run the workload once without a fault to count its operations, then with a fault at operation
-    `first`, at that + `every`, and so on, each time in a process and a folder of its own. Prints
-    each one's number and how it ended."""
+    """Run the workload once without a fault to count its operations. Then run it with a fault at
+    operation `first`, at that + `every`, and so on, each time in a process and a folder of
+    its own. Print each one's number and outcome."""
     layer = installed()
     change_connections(build)
 
     def case(number: int, fault: Fault | None) -> None:
         here = Path(folder, str(number))
         (here / "disk").mkdir(parents=True)
-        told = os.open(here / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        reports = os.open(here / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
         def tell(*words: Any) -> None:
-            os.write(told, json.dumps(words).encode() + b"\n")
+            os.write(reports, json.dumps(words).encode() + b"\n")
             if words[0] == "refused" and ending == "die when refused":
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -243,14 +246,14 @@ def campaign(
 
     assert run(0, None) == "exit 0"
     last = [json.loads(line) for line in Path(folder, "0", "told").read_text().splitlines()][-1]
-    # A few more than in that run: which appends share a commit differs from run to run.
+    # A few more than in that run: appends group differently into commits from run to run.
     for number in range(first, sum(last[1][op] for op in ops) + 5, every):
         print(number, run(number, Fault(number, how, lasting, tuple(ops))), flush=True)
     print("done", flush=True)
 
 
 def child(function: str, *arguments: Any) -> Iterator[str]:
-    """The lines of a function of this file that runs in a process of its own."""
+    """Run a function of this file in a process of its own, and yield its lines."""
     program = (
         "import json, sys; import tests.store.test_power_loss as t; getattr(t,"
         " sys.argv[1])(*json.loads(sys.argv[2]))"
@@ -269,19 +272,19 @@ def child(function: str, *arguments: Any) -> Iterator[str]:
     assert process.returncode == 0, f"{function} failed; see above"
 
 
-# --- what must be found afterwards ---
+# --- the expected contents ---
 
 
-class Told:
-    """What a program said of its appends, and so what a store may hold after it."""
+class Reports:
+    """The reports of a program about its appends, and so the possible contents of its store."""
 
     def __init__(self) -> None:
         self.appends: dict[str, list[list[bytes]]] = {
             id: [] for id in IDS
-        }  # those that returned, each with its events
+        }  # returned appends, each with its events
         self.open: dict[str, list[list[bytes]]] = {
             id: [] for id in IDS
-        }  # those that may be there after them or not
+        }  # appends that may or may not be in the store
         self.epochs: dict[str, int] = dict.fromkeys(IDS, 0)
         self.refused = self.doubtful = 0
         self.odd: list[str] = []
@@ -316,48 +319,48 @@ class Told:
         return tuple((len(self.appends[id]), len(self.open[id]), self.epochs[id]) for id in IDS)
 
 
-def troubles(folder: Path, told: Told, *, newest_may_be_lost: bool = False) -> list[str]:
-    """What is wrong with the store in `folder`, given what was said of it."""
+def troubles(folder: Path, reports: Reports, *, newest_may_be_lost: bool = False) -> list[str]:
+    """Return the faults of the store in `folder`, given the program's reports."""
     path = folder / "store.db"
-    found: list[str] = []
+    faults: list[str] = []
     try:
         with SQLiteStore(path) as store:
             lengths: dict[str, int] = {}
             for id in IDS:
                 events = [ev.encode(event) for event in store.read(id)]
                 lengths[id] = len(events)
-                kept = [event for append in told.appends[id] for event in append]
-                whole = [kept, *(kept + append for append in told.open[id])]
+                acknowledged = [event for append in reports.appends[id] for event in append]
+                whole = [acknowledged, *(acknowledged + append for append in reports.open[id])]
                 if newest_may_be_lost:
                     whole += [
-                        [event for append in told.appends[id][:n] for event in append]
-                        for n in range(len(told.appends[id]))
+                        [event for append in reports.appends[id][:n] for event in append]
+                        for n in range(len(reports.appends[id]))
                     ]
                 if events not in whole:
-                    if events[: len(kept)] != kept:
-                        found.append(
-                            f"{id}: lost: {len(events)} events found, {len(kept)} were acknowledged"
+                    if events[: len(acknowledged)] != acknowledged:
+                        faults.append(
+                            f"{id}: lost: {len(events)} events found, {len(acknowledged)} were acknowledged"
                         )
                     else:
-                        found.append(
-                            f"{id}: {len(events) - len(kept)} events found beyond the {len(kept)}"
+                        faults.append(
+                            f"{id}: {len(events) - len(acknowledged)} events found beyond the {len(acknowledged)}"
                             " that may be there"
                         )
             listed = {one.id: one.last_seq for one in store.list()}
             if listed != {id: length for id, length in lengths.items() if length}:
-                found.append(f"listed {listed}, read {lengths}")
-            found += sound(path)
+                faults.append(f"listed {listed}, read {lengths}")
+            faults += sound(path)
             for id in IDS:
                 lease = store.acquire(id)
-                if lease.epoch <= told.epochs[id] and not newest_may_be_lost:
-                    found.append(f"{id}: epoch {lease.epoch} was given out before")
+                if lease.epoch <= reports.epochs[id] and not newest_may_be_lost:
+                    faults.append(f"{id}: epoch {lease.epoch} was given out before")
                 more = message(lengths[id] + 1, "afterwards")
                 store.append(lease, Batch([more], summary(id, more.seq)))
                 if store.read(id, lengths[id]) != [more]:
-                    found.append(f"{id}: an append afterwards is not read")
+                    faults.append(f"{id}: an append afterwards is not read")
     except (StoreError, sqlite3.Error) as error:
-        found.append(f"{type(error).__name__}: {error}")
-    return found
+        faults.append(f"{type(error).__name__}: {error}")
+    return faults
 
 
 def sound(path: Path) -> list[str]:
@@ -391,33 +394,35 @@ def check_losses(
     *,
     newest_may_be_lost: bool = False,
 ) -> tuple[int, list[str]]:
-    """Lose the power after entries of a record, after each with the probability `share`; how many
-    disks were looked at, and what is wrong.
+    """Lose the power after entries of a record, after each with the probability `share`. Return
+    the number of examined disks and the faults.
 
-    Between two marks a disk that was looked at already is not looked at again.
+    Between two marks the same disk is examined once.
     """
-    told, seen, wrong = Told(), set[Any](), list[str]()
+    reports, states, wrong = Reports(), set[Any](), list[str]()
     image = folder / "image"
     for disk in play(log, chance):
         if disk.place and isinstance(mark := log[disk.place - 1], Mark):
-            told.hear(*mark.words)
+            reports.hear(*mark.words)
         if chance.random() > share:
             continue
         for choice in choices:
             key, files = disk.image(choice)
-            if (told.key, key) in seen:
+            if (reports.key, key) in states:
                 continue
-            seen.add((told.key, key))
+            states.add((reports.key, key))
             image.mkdir()
             write_out(files, image)
             lossless = choice == "all"  # also the death of the process alone
-            found = troubles(image, told, newest_may_be_lost=newest_may_be_lost and not lossless)
+            faults = troubles(
+                image, reports, newest_may_be_lost=newest_may_be_lost and not lossless
+            )
             wrong += [
                 f"power lost after entry {disk.place} of {len(log)}, {choice} of the pending: {one}"
-                for one in found
+                for one in faults
             ]
             shutil.rmtree(image)
-    return len(seen), wrong + told.odd
+    return len(states), wrong + reports.odd
 
 
 ALL_CHOICES: list[Choice] = ["none", "all", "but one", "some", "some"]
@@ -464,11 +469,12 @@ def test_a_loss_of_power_at_any_write_takes_no_more_than_was_promised(
 def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promised(
     folder: Path,
 ) -> None:
-    """What a failed fsync was to write may be on the disk or never get there, whatever is synced
+    """The data of a failed fsync may be on the disk or never arrive there, whatever is synced
     later (as on Linux).
 
-    With one conversation: SQLite itself (3.40, walCheckpoint) does not stand it when a reader held
-    up the checkpoint before, for what that one wrote is neither synced nor written again.
+    With one conversation: SQLite itself (3.40, walCheckpoint) loses data when a reader
+    delayed the checkpoint before, since the delayed pages are neither synced nor written
+    again.
     """
     syncs = sum(isinstance(entry, Synced) for entry in recorded(folder, "durable", ids=IDS[:1]))
     total, refused, wrong = 0, 0, list[str]()
@@ -478,9 +484,9 @@ def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promise
         refused += sum(
             isinstance(entry, Mark) and entry.words[0] in ("failed", "refused") for entry in log
         )
-        checked, found = check_losses(folder, log, random.Random(nth), 0.05, ALL_CHOICES)
+        checked, faults = check_losses(folder, log, random.Random(nth), 0.05, ALL_CHOICES)
         total += checked
-        wrong += [f"sync {nth} failed, {one}" for one in found]
+        wrong += [f"sync {nth} failed, {one}" for one in faults]
     print(f"{len(range(1, syncs + 1, every))} failed syncs, {refused} calls refused, {total} disks")
     assert wrong == []
     assert refused > 10 // every
@@ -492,8 +498,8 @@ def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promise
 def test_a_store_that_promises_too_much_is_found_out(
     folder: Path, durability: str, build: str
 ) -> None:
-    """The proof's own proof: the same workload and the same check, on stores that do not sync what
-    `append` acknowledged."""
+    """A check of the proof: the same workload and the same check, on stores that do not sync
+    what `append` acknowledges."""
     _, wrong = check_losses(
         folder, recorded(folder, durability, build), random.Random(1), 0.01, ["none", "some"]
     )
@@ -502,8 +508,8 @@ def test_a_store_that_promises_too_much_is_found_out(
 
 @pytest.mark.slow
 def test_a_file_that_breaks_is_found_out(folder: Path) -> None:
-    """A checkpoint that does not sync breaks the file; this is seen also where losing the newest
-    events would be allowed."""
+    """A checkpoint without a sync breaks the file. The check sees this even if the newest events
+    may be lost."""
     log = recorded(folder, "process", "never syncs")
     _, wrong = check_losses(folder, log, random.Random(1), 0.02, ["some"], newest_may_be_lost=True)
     assert any(
@@ -525,8 +531,8 @@ def check_faults(
     build: str = "",
     ops: str = "write truncate sync delete",
 ) -> tuple[int, int, list[str]]:
-    """Let each operation of the workload (or one of every so many) fail; how many did, of how many
-    appends nobody knows whether they were written, and what is wrong."""
+    """Let each operation of the workload (or one of every so many) fail. Return the number of
+    failed operations, the number of appends with an unknown outcome, and the faults."""
     wrong: list[str] = []
     struck = refused = doubtful = 0
     finished = False
@@ -547,24 +553,24 @@ def check_faults(
             continue
         number, outcome = line.split(" ", 1)
         here = folder / number
-        told = Told()
+        reports = Reports()
         words = [json.loads(line) for line in (here / "told").read_text().splitlines()]
         for word in words:
-            told.hear(*word)
+            reports.hear(*word)
         killed = outcome == "SIGKILL" and bool(
-            how == "torn" or (ending == "die when refused" and told.refused)
+            how == "torn" or (ending == "die when refused" and reports.refused)
         )
-        found = told.odd + troubles(here / "disk", told)
+        faults = reports.odd + troubles(here / "disk", reports)
         if outcome != "exit 0" and not killed:
-            found.append(outcome)
+            faults.append(outcome)
         if not lasting and not killed:
-            found += [str(word) for word in words if word[0] == "gave up"]
+            faults += [str(word) for word in words if word[0] == "gave up"]
             if sum(word[0] == "returned" for word in words) != sum(SHORT) * 2:
-                found.append("not everything was appended when the fault was over")
-        refused += told.refused
-        doubtful += told.doubtful
+                faults.append("not everything was appended when the fault was over")
+        refused += reports.refused
+        doubtful += reports.doubtful
         struck += killed or (outcome == "exit 0" and words[-1][1]["struck"] > 0)
-        wrong += [f"{how} at {number}: {one}" for one in found]
+        wrong += [f"{how} at {number}: {one}" for one in faults]
         shutil.rmtree(here)
     assert finished
     print(
@@ -617,8 +623,8 @@ def test_when_a_write_fails_append_tells_the_truth(folder: Path, fault: Any) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["close", "die when refused"])
 def test_when_a_sync_fails_append_tells_the_truth(folder: Path, ending: Ending) -> None:
-    """SQLite has written the transaction by then: it must not be there when `append` said so,
-    whoever looks next."""
+    """SQLite has written the transaction by then. No later reader may find it after `append`
+    said that nothing was written."""
     struck, doubtful, wrong = check_faults(folder, "ioerr", ending=ending, ops="sync", every=1)
     assert wrong == []
     assert struck > 10
@@ -627,7 +633,7 @@ def test_when_a_sync_fails_append_tells_the_truth(folder: Path, ending: Ending) 
 
 @pytest.mark.slow
 def test_when_no_sync_succeeds_any_more_append_says_what_it_does_not_know(folder: Path) -> None:
-    """What the refused transaction left cannot be overwritten for certain then."""
+    """Then the rest of the refused transaction cannot be overwritten for certain."""
     struck, doubtful, wrong = check_faults(folder, "ioerr", lasting=True, ops="sync", every=3)
     assert wrong == []
     assert struck > 3

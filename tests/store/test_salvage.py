@@ -1,4 +1,4 @@
-"""Damaged files: what `salvage` reads of them, and what `check` says."""
+"""Damaged files: what `salvage` reads from them, and what `check` reports."""
 
 from __future__ import annotations
 
@@ -36,16 +36,19 @@ BLOB = bytes(range(256)) * 60
 
 
 def event(seq: int, size: int = 0, text: str = "") -> ev.AnyEvent:
-    """A message of about `size` bytes, seldom the same twice."""
-    said = text or f"event {seq} " + random.Random(seq).randbytes(size // 2).hex()
+    """Return a message of about `size` bytes; two are seldom equal."""
+    content = text or f"event {seq} " + random.Random(seq).randbytes(size // 2).hex()
     return ev.MessageAdded(
-        seq=seq, id=f"e{seq}", timestamp=NOW + timedelta(seconds=seq), content=(TextContent(said),)
+        seq=seq,
+        id=f"e{seq}",
+        timestamp=NOW + timedelta(seconds=seq),
+        content=(TextContent(content),),
     )
 
 
 def alpha(seq: int) -> ev.AnyEvent:
-    """Event `seq` of the conversation alpha: mostly small, some larger than a page, one with a call
-    and one with its result."""
+    """Return event `seq` of the conversation alpha: most are small, some are larger than a page,
+    one has a call and one its result."""
     at = NOW + timedelta(seconds=seq)
     if seq == 5:
         return ev.AssistantReplied(
@@ -68,7 +71,7 @@ class Maker:
         self.db.execute("PRAGMA wal_autocheckpoint = 0")
         self.db.execute(
             "PRAGMA secure_delete = OFF"
-        )  # some builds of SQLite clear what is deleted; most leave it where it is
+        )  # some builds of SQLite clear deleted content; most leave it in place
 
     def conversation(self, id: str, number: int, last: int, **fields: Any) -> None:
         at = NOW.isoformat()
@@ -89,11 +92,11 @@ class Maker:
             tuple(row.values()),
         )
 
-    def event(self, number: int, made: ev.AnyEvent, data: bytes | None = None) -> None:
-        data = ev.encode(made) if data is None else data
+    def event(self, number: int, item: ev.AnyEvent, data: bytes | None = None) -> None:
+        data = ev.encode(item) if data is None else data
         self.db.execute(
             "INSERT INTO events VALUES (?, ?, ?)",
-            ((number << 32) + made.seq, zlib.crc32(data), data),
+            ((number << 32) + item.seq, zlib.crc32(data), data),
         )
 
     def blob(self, number: int, seq: int, data: bytes) -> None:
@@ -103,11 +106,12 @@ class Maker:
         )
 
 
-ALPHA, BETA, GAMMA = 120, 3, 110  # how many events each has
+ALPHA, BETA, GAMMA = 120, 3, 110  # numbers of events
 
 
 def make(path: Path) -> None:
-    """alpha; beta, small; one that was deleted; gamma, a fork of alpha at 100; an inbox; a blob."""
+    """Write alpha; beta, which is small; a deleted conversation; gamma, a fork of alpha at 100;
+    an inbox; and a blob."""
     maker = Maker(path)
     maker.db.execute("BEGIN")
     maker.conversation("alpha", 1, ALPHA)
@@ -146,30 +150,34 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("made") / "store.db"
     make(path)
     return path
 
 
 @pytest.fixture
-def path(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(made, tmp_path / "store.db"))
+def path(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path / "store.db"))
 
 
 def by_id(path: Path) -> dict[str, Salvaged]:
-    return {found.summary.id: found for found in salvage(path).conversations}
+    return {one.summary.id: one for one in salvage(path).conversations}
 
 
-def read(found: Salvaged) -> dict[int, ev.AnyEvent]:
-    """The events that could be read, after a look at whether the rest is what it should be."""
-    assert [event.seq for event in found.events] == list(range(1, len(found.events) + 1))
-    missing = {seq for gap in found.gaps for seq in range(gap.first, gap.last + 1)}
-    assert {event.seq for event in found.events if event.type == "damaged"} == missing
-    assert [gap.first for gap in found.gaps] == sorted(gap.first for gap in found.gaps)
-    for event in found.events:
+def readable_events(conversation: Salvaged) -> dict[int, ev.AnyEvent]:
+    """Check a salvaged conversation and return its readable events by number."""
+    assert [event.seq for event in conversation.events] == list(
+        range(1, len(conversation.events) + 1)
+    )
+    missing = {seq for gap in conversation.gaps for seq in range(gap.first, gap.last + 1)}
+    assert {event.seq for event in conversation.events if event.type == "damaged"} == missing
+    assert [gap.first for gap in conversation.gaps] == sorted(
+        gap.first for gap in conversation.gaps
+    )
+    for event in conversation.events:
         assert ev.decode(ev.encode(event)) == event
-    return {event.seq: event for event in found.events if event.seq not in missing}
+    return {event.seq: event for event in conversation.events if event.seq not in missing}
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:
@@ -195,7 +203,7 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
 
 
 def find(path: Path, data: bytes) -> int:
-    """Where these bytes stand in the file."""
+    """Return the offset of these bytes in the file."""
     at = path.read_bytes().find(data)
     assert at >= 0
     return at
@@ -210,10 +218,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_sound_file_is_read_whole_and_nothing_beside_it_is_made(path: Path) -> None:
     before = contents(path.parent)
-    found = salvage(path)
-    assert found.troubles == ()
-    assert {one.summary.id: list(one.events) for one in found.conversations} == EXPECTED
-    assert all(one.gaps == () and one.notes == () for one in found.conversations)
+    result = salvage(path)
+    assert result.troubles == ()
+    assert {one.summary.id: list(one.events) for one in result.conversations} == EXPECTED
+    assert all(one.gaps == () and one.notes == () for one in result.conversations)
     assert check(path) == Report(str(path), 6, True, 3, ALPHA + BETA + GAMMA, 1)
     assert contents(path.parent) == before
 
@@ -234,9 +242,9 @@ def test_the_pages_alone_tell_the_same(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [512, 1024, 65536])
-def test_pages_of_any_size_are_read(made: Path, tmp_path: Path, size: int) -> None:
+def test_pages_of_any_size_are_read(original: Path, tmp_path: Path, size: int) -> None:
     path = tmp_path / "store.db"
-    with sqlite3.connect(made) as db:
+    with sqlite3.connect(original) as db:
         copy = sqlite3.connect(path)
         copy.execute(f"PRAGMA page_size = {size}")
         copy.execute("VACUUM")
@@ -250,7 +258,7 @@ def test_pages_of_any_size_are_read(made: Path, tmp_path: Path, size: int) -> No
         copy.close()
     db.close()
     overwrite(path, 0, bytes(100))  # the page size must be guessed
-    assert {id: list(found.events) for id, found in by_id(path).items()} == EXPECTED
+    assert {id: list(one.events) for id, one in by_id(path).items()} == EXPECTED
 
 
 def test_a_file_of_format_1_is_read_and_sound(tmp_path: Path) -> None:
@@ -285,8 +293,12 @@ def test_what_a_newer_version_wrote_is_no_gap(path: Path) -> None:
     for wrecked in (False, True):
         if wrecked:
             overwrite(path, 0, bytes(PAGE))
-        found = by_id(path)["beta"]
-        assert (found.gaps, found.events[3].type, ev.encode(found.events[3])) == (
+        conversation = by_id(path)["beta"]
+        assert (
+            conversation.gaps,
+            conversation.events[3].type,
+            ev.encode(conversation.events[3]),
+        ) == (
             (),
             "hologram",
             data,
@@ -294,7 +306,7 @@ def test_what_a_newer_version_wrote_is_no_gap(path: Path) -> None:
 
 
 def test_the_columns_stand_where_they_are_looked_for(path: Path) -> None:
-    """Pages name no columns: a new one must come last."""
+    """Pages name no columns, so a new column must come last."""
     from holdfast.store.scan import _COLUMNS  # pyright: ignore[reportPrivateUsage]
 
     db = sqlite3.connect(path)
@@ -306,24 +318,25 @@ def test_the_columns_stand_where_they_are_looked_for(path: Path) -> None:
 # --- damage ---
 
 
-def look(path: Path) -> dict[str, Salvaged]:
-    """What is read of a damaged copy: never an event that was not written, never silently less."""
+def salvage_checked(path: Path) -> dict[str, Salvaged]:
+    """Salvage a damaged copy and check the result: no event that was not written, and no silent
+    loss."""
     before = contents(path.parent)
-    found = by_id(path)
+    conversations = by_id(path)
     report = check(path)
     assert contents(path.parent) == before
-    for id, one in found.items():
-        events = read(one)
+    for id, one in conversations.items():
+        events = readable_events(one)
         assert id in EXPECTED or id.startswith("number-")
         if id in EXPECTED:
             assert all(EXPECTED[id][seq - 1] == event for seq, event in events.items())
             if len(events) < len(EXPECTED[id]):
                 assert one.gaps or one.notes or salvage(path).troubles
                 assert not report.sound
-    if EXPECTED.keys() - found.keys():
+    if EXPECTED.keys() - conversations.keys():
         assert salvage(path).troubles
         assert not report.sound
-    return found
+    return conversations
 
 
 @pytest.mark.slow
@@ -337,18 +350,20 @@ def test_any_page_may_be_lost(path: Path, how: str) -> None:
             if image.page(n)[0] == 0x0D and n not in image.free()
         ]
         count = image.count
-    lost = 0
+    lost_leaves = 0
     for number in [*random.Random(how).sample(range(4, count + 1), 20), 1, 2, 3]:
         path.write_bytes(sound)
         overwrite(path, (number - 1) * PAGE, mangled(how, number))
-        found = look(path)
-        assert set(found) == set(EXPECTED)
-        missing = sum(len(EXPECTED[id]) - len(read(one)) for id, one in found.items())
+        conversations = salvage_checked(path)
+        assert set(conversations) == set(EXPECTED)
+        missing = sum(
+            len(EXPECTED[id]) - len(readable_events(one)) for id, one in conversations.items()
+        )
         assert missing <= (2 if how == "torn" else 22), (
             "a page's own rows, at most, and those of a fork that shares them"
         )
-        lost += missing and number in leaves
-    assert lost
+        lost_leaves += missing and number in leaves
+    assert lost_leaves
 
 
 @pytest.mark.proof
@@ -358,7 +373,7 @@ def test_every_page_may_be_lost(path: Path, how: str) -> None:
     for number in range(len(sound) // PAGE):
         path.write_bytes(sound)
         overwrite(path, number * PAGE, mangled(how, number))
-        assert set(look(path)) == set(EXPECTED)
+        assert set(salvage_checked(path)) == set(EXPECTED)
 
 
 @pytest.mark.proof
@@ -366,20 +381,20 @@ def test_the_file_may_end_anywhere(path: Path) -> None:
     sound = path.read_bytes()
     for end in range(0, len(sound), 512):
         path.write_bytes(sound[:end])
-        if end <= 16 * PAGE:  # the first events stand on page 17
+        if end <= 16 * PAGE:  # the first events are on page 17
             with contextlib.suppress(StoreError):
-                look(path)
+                salvage_checked(path)
         else:
-            look(path)
+            salvage_checked(path)
 
 
 def test_a_file_that_was_cut_off_keeps_what_is_left(path: Path) -> None:
     sound = path.read_bytes()
     path.write_bytes(sound[: 34 * PAGE + 700])
-    found = look(path)
-    assert len(read(found["alpha"])) > 40
-    assert len(found["alpha"].events) == ALPHA, "what is missing is named up to the last"
-    assert found["alpha"].gaps[-1].last == ALPHA
+    conversations = salvage_checked(path)
+    assert len(readable_events(conversations["alpha"])) > 40
+    assert len(conversations["alpha"].events) == ALPHA, "what is missing is named up to the last"
+    assert conversations["alpha"].gaps[-1].last == ALPHA
     assert any(
         "the file ends after 35 of 90 pages" in trouble for trouble in salvage(path).troubles
     )
@@ -395,7 +410,7 @@ def test_any_bits_may_flip(path: Path, seed: int) -> None:
         for _ in range(chance.choice((1, 1, 3, 30))):
             flip(path, page * PAGE + chance.randrange(PAGE), chance.randrange(8))
         for name in by_id(path):
-            read(by_id(path)[name])
+            readable_events(by_id(path)[name])
         check(path)
 
 
@@ -407,23 +422,23 @@ def test_random_bytes_are_no_store(tmp_path: Path, seed: int) -> None:
     begins = (b"", b"SQLite format 3\0", b"SQLite format 3\0\x10\0\1\1\0\x40\x20\x20")[seed % 3]
     path.write_bytes(begins + chance.randbytes(chance.choice((0, 1, 99, 5000, 300_000))))
     Path(f"{path}-wal").write_bytes(chance.randbytes(chance.choice((0, 31, 5000))))
-    for read in (check, salvage):
+    for operation in (check, salvage):
         with pytest.raises(StoreError, match="not a Holdfast store"):
-            read(path)
+            operation(path)
 
 
 def test_the_file_s_own_table_of_contents_may_be_lost(path: Path) -> None:
     overwrite(path, 0, bytes(PAGE))
-    found = look(path)
-    assert {id: list(one.events) for id, one in found.items()} == EXPECTED
-    assert found["gamma"].summary.parent == "alpha"
+    conversations = salvage_checked(path)
+    assert {id: list(one.events) for id, one in conversations.items()} == EXPECTED
+    assert conversations["gamma"].summary.parent == "alpha"
 
 
 def root(path: Path, name: str) -> int:
     db = sqlite3.connect(path)
-    found = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0]
+    page = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0]
     db.close()
-    return int(found)
+    return int(page)
 
 
 def test_a_lost_table_of_conversations_is_made_up_for(path: Path) -> None:
@@ -432,23 +447,23 @@ def test_a_lost_table_of_conversations_is_made_up_for(path: Path) -> None:
         for name in ("conversations", "sqlite_autoindex_conversations_1", "conversations_forked")
     }
     overwrite(path, (pages["conversations"] - 1) * PAGE, bytes(PAGE))
-    found = look(path)
-    assert {id: list(one.events) for id, one in found.items()} == EXPECTED, (
+    conversations = salvage_checked(path)
+    assert {id: list(one.events) for id, one in conversations.items()} == EXPECTED, (
         "ids and forks are in the indexes too"
     )
-    assert "taken from its events" in found["alpha"].notes[0]
-    assert found["alpha"].summary.updated == alpha(ALPHA).timestamp
+    assert "taken from its events" in conversations["alpha"].notes[0]
+    assert conversations["alpha"].summary.updated == alpha(ALPHA).timestamp
     for name in ("sqlite_autoindex_conversations_1", "conversations_forked"):
         overwrite(path, (pages[name] - 1) * PAGE, bytes(PAGE))
-    found = look(path)
-    assert set(found) == {
+    conversations = salvage_checked(path)
+    assert set(conversations) == {
         "number-1",
         "number-2",
         "number-4",
     }, "not the one that was deleted, though its rows are still in the file"
-    assert list(found["number-1"].events) == EXPECTED["alpha"]
-    assert any("named by its number: number-1" in note for note in found["number-1"].notes)
-    assert found["number-4"].gaps == (Gap(1, 100, "not in the file"),)
+    assert list(conversations["number-1"].events) == EXPECTED["alpha"]
+    assert any("named by its number: number-1" in note for note in conversations["number-1"].notes)
+    assert conversations["number-4"].gaps == (Gap(1, 100, "not in the file"),)
 
 
 def test_a_conversation_whose_number_was_changed_is_not_taken_for_deleted(path: Path) -> None:
@@ -456,8 +471,8 @@ def test_a_conversation_whose_number_was_changed_is_not_taken_for_deleted(path: 
     data = path.read_bytes()
     header = data.rindex(b"\x02", at - 24, at)  # the rowid, before the record's header
     path.write_bytes(data[:header] + b"\x06" + data[header + 1 :])
-    found = by_id(path)
-    assert any(list(one.events) == EXPECTED["beta"] for one in found.values())
+    conversations = by_id(path)
+    assert any(list(one.events) == EXPECTED["beta"] for one in conversations.values())
     assert not check(path).sound
 
 
@@ -475,7 +490,7 @@ def test_what_is_being_freed_is_no_conversation_with_a_lost_name(path: Path) -> 
 def test_a_deleted_conversation_stays_deleted(path: Path) -> None:
     for page in (17, 40):
         overwrite(path, page * PAGE, bytes(PAGE))
-        assert set(look(path)) == set(EXPECTED)
+        assert set(salvage_checked(path)) == set(EXPECTED)
 
 
 def test_a_flipped_bit_in_an_event_is_a_gap_that_says_so(path: Path) -> None:
@@ -486,9 +501,13 @@ def test_a_flipped_bit_in_an_event_is_a_gap_that_says_so(path: Path) -> None:
             b'"id":"e7","timestamp":"2026-11-02T09:30:17Z"',
         )
     )
-    found = look(path)
-    assert found["alpha"].gaps == found["gamma"].gaps == (Gap(7, 7, "the checksum does not match"),)
-    placeholder = found["alpha"].events[6]
+    conversations = salvage_checked(path)
+    assert (
+        conversations["alpha"].gaps
+        == conversations["gamma"].gaps
+        == (Gap(7, 7, "the checksum does not match"),)
+    )
+    placeholder = conversations["alpha"].events[6]
     assert isinstance(placeholder, ev.DamagedEvent)
     assert json.loads(ev.encode(placeholder)) == {
         "type": "damaged",
@@ -497,7 +516,9 @@ def test_a_flipped_bit_in_an_event_is_a_gap_that_says_so(path: Path) -> None:
         "timestamp": "2026-11-02T09:30:06Z",
         "reason": "the checksum does not match",
     }
-    assert str(found["alpha"].gaps[0]) == "event 7 is unreadable: the checksum does not match"
+    assert (
+        str(conversations["alpha"].gaps[0]) == "event 7 is unreadable: the checksum does not match"
+    )
 
 
 @pytest.mark.slow
@@ -510,7 +531,7 @@ def test_a_flipped_bit_in_a_key_gives_no_event_to_another_conversation(path: Pat
         for bit in range(8):
             sound = path.read_bytes()
             flip(path, offset, bit)
-            look(path)
+            salvage_checked(path)
             path.write_bytes(sound)
 
 
@@ -519,9 +540,9 @@ def test_a_last_seq_that_the_file_could_not_hold_is_not_believed(path: Path) -> 
     db.execute("UPDATE conversations SET last_seq = 4000000000")
     db.commit()
     db.close()
-    found = by_id(path)
-    assert {id: list(one.events) for id, one in found.items()} == EXPECTED
-    assert "says that it has 4,000,000,000 events, not 120" in found["alpha"].notes[0]
+    conversations = by_id(path)
+    assert {id: list(one.events) for id, one in conversations.items()} == EXPECTED
+    assert "says that it has 4,000,000,000 events, not 120" in conversations["alpha"].notes[0]
     assert not check(path).sound
 
 
@@ -530,10 +551,10 @@ def test_what_follows_the_last_seq_is_kept_and_told(path: Path) -> None:
     db.execute("UPDATE conversations SET last_seq = 50 WHERE id = 'alpha'")
     db.commit()
     db.close()
-    found = by_id(path)["alpha"]
-    assert list(found.events) == EXPECTED["alpha"]
-    assert found.notes == ("its entry says that it has 50 events, not 120",)
-    assert check(path).findings[0].problems == found.notes
+    conversation = by_id(path)["alpha"]
+    assert list(conversation.events) == EXPECTED["alpha"]
+    assert conversation.notes == ("its entry says that it has 50 events, not 120",)
+    assert check(path).findings[0].problems == conversation.notes
 
 
 # --- the -wal ---
@@ -541,8 +562,8 @@ def test_what_follows_the_last_seq_is_kept_and_told(path: Path) -> None:
 
 @pytest.fixture
 def crashed(path: Path, tmp_path: Path) -> Path:
-    """A store whose owner died: ten more events of beta in the -wal, each its own commit; one that
-    was not committed; no -shm."""
+    """Return a store whose owner died: ten more events of beta in the -wal, each with its own
+    commit; one uncommitted event; no -shm."""
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA wal_autocheckpoint = 0")
     for seq in range(BETA + 1, BETA + 11):
@@ -598,10 +619,10 @@ def test_a_damaged_frame_costs_what_is_on_it_and_is_told(crashed: Path) -> None:
         for offset in (2, 9, 17, 24 + 50, 24 + 4000):
             wal.write_bytes(sound)
             flip(wal, 32 + frame * FRAME + offset)
-            found = salvage(crashed)
-            assert any("in the -wal" in trouble for trouble in found.troubles), (frame, offset)
+            result = salvage(crashed)
+            assert any("in the -wal" in trouble for trouble in result.troubles), (frame, offset)
             one = beta(crashed)
-            events = read(one)
+            events = readable_events(one)
             assert all(WHOLE[seq - 1] == event for seq, event in events.items())
             assert len(events) >= len(WHOLE) - 3
             assert len(one.events) == len(WHOLE)
@@ -628,7 +649,7 @@ def test_a_wal_that_was_torn_at_its_end_is_an_ordinary_crash(crashed: Path) -> N
 
 
 def resum(data: bytearray) -> None:
-    """Make the checksums of a -wal right again, in the byte order that it says."""
+    """Correct the checksums of a -wal, in the byte order that its header names."""
     order = ">" if data[3] & 1 else "<"
     sums = checksum(bytes(data[:24]), (0, 0), order)
     data[24:32] = b"".join(each.to_bytes(4) for each in sums)
@@ -654,7 +675,7 @@ def test_the_checksums_of_a_wal_may_be_in_either_byte_order(crashed: Path) -> No
 def test_an_event_that_is_damaged_on_the_newest_page_is_read_from_an_older_one(
     crashed: Path,
 ) -> None:
-    """Damage that came before the page was written, so that the checksum of its frame is right."""
+    """The damage came before the page was written, so the checksum of its frame is right."""
     wal = Path(f"{crashed}-wal")
     data = bytearray(wal.read_bytes())
     at = -1
@@ -675,7 +696,7 @@ def test_a_lost_wal_costs_what_was_in_it(crashed: Path, left: bytes) -> None:
 
 
 def test_a_disk_that_fails_costs_what_is_on_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No disk that fails can be had: a read of page 20 raises what the kernel does."""
+    """A failing disk is simulated: a read of page 20 raises the kernel's error."""
     import os
 
     pread = os.pread
@@ -687,15 +708,15 @@ def test_a_disk_that_fails_costs_what_is_on_it(path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "pread", failing)
     overwrite(path, 0, bytes(100))
-    found = by_id(path)
-    assert set(found) == set(EXPECTED)
-    assert 0 < ALPHA - len(read(found["alpha"])) < 12
+    conversations = by_id(path)
+    assert set(conversations) == set(EXPECTED)
+    assert 0 < ALPHA - len(readable_events(conversations["alpha"])) < 12
 
 
-# --- what check says ---
+# --- reports of check ---
 
 
-def changed(path: Path, *statements: str) -> Report:
+def check_after(path: Path, *statements: str) -> Report:
     db = sqlite3.connect(path)
     for statement in statements:
         db.execute(statement)
@@ -705,7 +726,7 @@ def changed(path: Path, *statements: str) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "problem"),
     [
         (
             "DELETE FROM events WHERE key = (1 << 32) + 50",
@@ -762,10 +783,10 @@ def changed(path: Path, *statements: str) -> Report:
         ("PRAGMA application_id = 0", "application id"),
     ],
 )
-def test_check_names_what_is_wrong(path: Path, statement: str, told: str) -> None:
-    report = changed(path, statement)
+def test_check_names_what_is_wrong(path: Path, statement: str, problem: str) -> None:
+    report = check_after(path, statement)
     assert not report.sound
-    assert any(told in line for line in [*report.problems, *map(str, report.findings)]), report
+    assert any(problem in line for line in [*report.problems, *map(str, report.findings)]), report
 
 
 def test_a_bad_event_is_said_to_be_none_and_its_place_is_checked(path: Path) -> None:
@@ -802,7 +823,7 @@ def test_a_result_of_a_call_that_nobody_made_is_told(tmp_path: Path) -> None:
 
 
 def test_commands_of_a_newer_version_and_what_is_being_freed_are_sound(path: Path) -> None:
-    report = changed(
+    report = check_after(
         path,
         """INSERT INTO inbox (conversation, key, data) VALUES (1, 'x', '{"command":"dance","steps":3}')""",
         "INSERT INTO inbox (conversation, key, data) VALUES (2, '', NULL)",
@@ -813,8 +834,8 @@ def test_commands_of_a_newer_version_and_what_is_being_freed_are_sound(path: Pat
 
 def test_a_newer_format_is_refused_by_check_and_read_by_salvage(path: Path) -> None:
     with pytest.raises(StoreError, match="newer Holdfast"):
-        changed(path, "PRAGMA user_version = 99")
-    assert {id: list(found.events) for id, found in by_id(path).items()} == EXPECTED
+        check_after(path, "PRAGMA user_version = 99")
+    assert {id: list(one.events) for id, one in by_id(path).items()} == EXPECTED
 
 
 @pytest.mark.parametrize("wrong", ["nothing", "folder", "empty", "text", "other.db"])
@@ -845,12 +866,12 @@ def test_progress_is_told_and_ctrl_c_reaches_through_sqlite(path: Path) -> None:
     db.execute("UPDATE conversations SET last_seq = 2999 WHERE id = 'beta'")
     db.commit()
     db.close()
-    told: list[tuple[int, int]] = []
-    assert check(path, lambda done, total: told.append((done, total))).sound
-    assert len([done for done, _ in told if done]) >= 5
-    assert told[-1][0] <= told[-1][1]
+    reports: list[tuple[int, int]] = []
+    assert check(path, lambda checked, total: reports.append((checked, total))).sound
+    assert len([checked for checked, _ in reports if checked]) >= 5
+    assert reports[-1][0] <= reports[-1][1]
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(checked: int, total: int) -> None:
         raise KeyboardInterrupt
 
     for look in (check, SalvageReader):
@@ -944,20 +965,20 @@ def test_whatever_a_store_does_its_file_is_sound_and_its_pages_tell_all(
         report = check(path)
         assert report.sound, report
         assert report.events == sum(map(len, expected.values()))
-        found = by_id(path)
-        assert {id: list(one.events) for id, one in found.items()} == expected
-        assert {id: one.summary for id, one in found.items()} == summaries
+        conversations = by_id(path)
+        assert {id: list(one.events) for id, one in conversations.items()} == expected
+        assert {id: one.summary for id, one in conversations.items()} == summaries
     overwrite(path, 0, bytes(100))
-    found = by_id(path)
-    assert {id: list(one.events) for id, one in found.items()} == expected
-    assert {id: one.summary for id, one in found.items()} == summaries
+    conversations = by_id(path)
+    assert {id: list(one.events) for id, one in conversations.items()} == expected
+    assert {id: one.summary for id, one in conversations.items()} == summaries
 
 
 @pytest.mark.slow
 def test_a_file_that_may_only_be_read_in_a_folder_that_may_only_be_read(
     crashed: Path, path: Path
 ) -> None:
-    """With a -wal, without one; by somebody who owns neither."""
+    """With a -wal and without one; by a user who owns neither."""
     program = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
@@ -988,22 +1009,22 @@ print(c.check(sys.argv[1]).sound, sum(len(one.events) for one in s.salvage(sys.a
             assert (ended.stdout, ended.stderr) == (f"True {ALPHA + GAMMA + BETA + 10}\n", "")
 
 
-# --- going on with what is left ---
+# --- salvaged conversations continue ---
 
 
 def test_a_salvaged_conversation_goes_on(path: Path) -> None:
     overwrite(path, 22 * PAGE, bytes(PAGE))
-    found = by_id(path)["alpha"]
-    assert found.gaps
-    state = ConversationState(found.summary.id, found.events)
+    salvaged = by_id(path)["alpha"]
+    assert salvaged.gaps
+    state = ConversationState(salvaged.summary.id, salvaged.events)
     agent = Agent(ScriptedLLM(["Here again."]))
     conversation = Conversation.from_state(ConversationState.from_json(state.to_json()), agent)
     try:
         conversation.send_message("Go on.")
         conversation.run()
         assert conversation.state.answer == "Here again."
-        assert [event.type for event in conversation.state.events[: len(found.events)]] == [
-            event.type for event in found.events
+        assert [event.type for event in conversation.state.events[: len(salvaged.events)]] == [
+            event.type for event in salvaged.events
         ]
     finally:
         conversation.close()
@@ -1012,16 +1033,17 @@ def test_a_salvaged_conversation_goes_on(path: Path) -> None:
 def test_a_salvaged_conversation_whose_result_is_lost_goes_on(path: Path) -> None:
     db = sqlite3.connect(path)
     db.execute("UPDATE events SET crc = 0 WHERE key = (1 << 32) + 6")
-    done = ev.encode(ev.AssistantReplied(seq=7, id="e7", timestamp=NOW, text="done", based_on=6))
+    answer = ev.encode(ev.AssistantReplied(seq=7, id="e7", timestamp=NOW, text="done", based_on=6))
     db.execute(
-        "UPDATE events SET crc = ?, data = ? WHERE key = (1 << 32) + 7", (zlib.crc32(done), done)
+        "UPDATE events SET crc = ?, data = ? WHERE key = (1 << 32) + 7",
+        (zlib.crc32(answer), answer),
     )
     db.commit()
     db.close()
-    found = by_id(path)["alpha"]
-    assert found.gaps == (Gap(6, 6, "the checksum does not match"),)
+    salvaged = by_id(path)["alpha"]
+    assert salvaged.gaps == (Gap(6, 6, "the checksum does not match"),)
     conversation = Conversation.from_state(
-        ConversationState("alpha", found.events), Agent(ScriptedLLM(["Here again."]))
+        ConversationState("alpha", salvaged.events), Agent(ScriptedLLM(["Here again."]))
     )
     try:
         conversation.send_message("Go on.")
@@ -1031,7 +1053,7 @@ def test_a_salvaged_conversation_whose_result_is_lost_goes_on(path: Path) -> Non
         conversation.close()
 
 
-# --- what sqlite3 makes of garbage ---
+# --- errors of sqlite3 about garbage ---
 
 
 def use(path: Path, read_only: bool) -> None:
@@ -1044,13 +1066,13 @@ def use(path: Path, read_only: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 150, 30))
 def test_bytes_overwritten_at_random_raise_nothing_but_store_errors(
-    made: Path, tmp_path: Path, first: int
+    original: Path, tmp_path: Path, first: int
 ) -> None:
-    good = made.read_bytes()
+    good = original.read_bytes()
     for seed in range(first, first + 30):
         chance = random.Random(seed)
         data = bytearray(good)
-        end = len(data) if seed % 2 else 3 * PAGE  # where what SQLite itself needs stands
+        end = len(data) if seed % 2 else 3 * PAGE  # the part that SQLite itself needs
         for _ in range(chance.randint(1, 40)):
             data[chance.randrange(end)] = chance.randrange(256)
         damaged = tmp_path / f"{seed}.db"
@@ -1061,7 +1083,7 @@ def test_bytes_overwritten_at_random_raise_nothing_but_store_errors(
 
 
 def test_a_schema_whose_message_is_no_text_is_damage(path: Path) -> None:
-    """SQLite quotes it in its message, of which sqlite3 makes a UnicodeDecodeError."""
+    """SQLite quotes the schema in its message, and sqlite3 raises a UnicodeDecodeError for it."""
     data = path.read_bytes()
     at = data.index(b"CREATE TABLE events")
     for garbage in (b"\xff\xfe\xfd", b"CREATE \xff\xff"):

@@ -1,4 +1,5 @@
-"""`SQLiteStore` against the world: other processes, kills, foreign files, damage, full disks."""
+"""`SQLiteStore` under outside influence: other processes, kills, foreign files, damage, full
+disks."""
 
 from __future__ import annotations
 
@@ -113,8 +114,8 @@ def test_a_stopped_process_still_lives_and_keeps_its_lease(path: Path, start: St
 
 @pytest.mark.slow
 def test_a_process_whose_lock_was_lost_is_fenced(path: Path, start: Start) -> None:
-    """As when someone deletes the owners' folder: the other may be taken for dead, but then it
-    writes no more."""
+    """For example, a user deleted the owners' folder. The other process may be declared dead,
+    but then it writes no more."""
     other = start(HOLDER)
     assert next_line(other) == "held"
     for lock in Path(f"{path}-owners").iterdir():
@@ -197,11 +198,11 @@ def test_many_processes_and_threads_may_make_one_store_at_once(path: Path, start
     assert [next_line(other) for other in others] == ["wrote"] * 4
     with SQLiteStore(path) as store:
         assert len(store.list()) == 12
-        assert all(seqs(store, found.id) == list(range(1, 11)) for found in store.list())
+        assert all(seqs(store, entry.id) == list(range(1, 11)) for entry in store.list())
 
 
 def test_owners_come_and_go_without_losing_their_folder(tmp_path: Path) -> None:
-    """The last one out removes the folder, also while another is about to come in."""
+    """The last owner removes the folder, even if another one is about to open the store."""
 
     def come_and_go(_: int) -> None:
         for _ in range(50):
@@ -235,11 +236,11 @@ def test_everything_whose_append_returned_survives_a_kill(path: Path, start: Sta
         returned = int((other.stdout.read().split() or [returned])[-1])
         other.wait()
         with SQLiteStore(path) as store:
-            found = seqs(store, "c")
-            assert found == list(range(1, len(found) + 1))
-            assert returned <= len(found) <= returned + 2
-            assert len(found) % 2 == 0, "half of an append was kept"
-            assert store.read("c")[-1] == message(len(found))
+            numbers = seqs(store, "c")
+            assert numbers == list(range(1, len(numbers) + 1))
+            assert returned <= len(numbers) <= returned + 2
+            assert len(numbers) % 2 == 0, "half of an append was kept"
+            assert store.read("c")[-1] == message(len(numbers))
     assert returned >= 180
 
 
@@ -433,8 +434,9 @@ def test_a_file_that_may_not_be_written_is_a_store_error(path: Path) -> None:
 
 
 @pytest.fixture
-def damaged(path: Path) -> Callable[[str], SQLiteStore]:
-    """A store of two conversations of five events, on which someone ran a statement."""
+def damage(path: Path) -> Callable[[str], SQLiteStore]:
+    """Return a function that damages a store of two conversations of five events with a
+    statement."""
 
     def damage(statement: str) -> SQLiteStore:
         with SQLiteStore(path) as store:
@@ -468,35 +470,35 @@ def damaged(path: Path) -> Callable[[str], SQLiteStore]:
     ],
 )
 def test_damage_is_named_and_harms_only_its_conversation(
-    damaged: Callable[[str], SQLiteStore], statement: str, seq: int
+    damage: Callable[[str], SQLiteStore], statement: str, seq: int
 ) -> None:
-    with damaged(statement) as store:
+    with damage(statement) as store:
         with pytest.raises(
             StoreError, match=f"event {seq} of conversation 'a' is missing or damaged"
         ):
             store.read("a")
         assert seqs(store, "b") == [1, 2, 3, 4, 5]
-        assert [found.id for found in store.list()] == ["b", "a"]
+        assert [entry.id for entry in store.list()] == ["b", "a"]
         lease = store.acquire("a")
         store.release(lease)
         store.delete("a")
 
 
 def test_a_sound_record_that_is_no_event_is_damaged_and_harms_no_other(
-    damaged: Callable[[str], SQLiteStore],
+    damage: Callable[[str], SQLiteStore],
 ) -> None:
-    with damaged(
+    with damage(
         f"UPDATE events SET data = x'7b7d', crc = {crc32(b'{}')} WHERE key = (1 << 32) + 2"
     ) as store:
-        found = store.read("a")
-        assert [event.seq for event in found] == [1, 2, 3, 4, 5]
-        assert [event.seq for event in found if isinstance(event, ev.DamagedEvent)] == [2]
+        events = store.read("a")
+        assert [event.seq for event in events] == [1, 2, 3, 4, 5]
+        assert [event.seq for event in events if isinstance(event, ev.DamagedEvent)] == [2]
 
 
 def test_what_comes_after_the_damage_can_still_be_read(
-    damaged: Callable[[str], SQLiteStore],
+    damage: Callable[[str], SQLiteStore],
 ) -> None:
-    with damaged("UPDATE events SET crc = 0 WHERE key = (1 << 32) + 3") as store:
+    with damage("UPDATE events SET crc = 0 WHERE key = (1 << 32) + 3") as store:
         assert seqs(store, "a", 3) == [4, 5]
 
 
@@ -509,7 +511,7 @@ def test_a_leftover_row_makes_only_its_own_append_fail(path: Path) -> None:
         outcomes = together(
             store, [lambda lease=lease: append(store, lease, 1) for lease in leases]
         )
-        assert [type(found) for found in outcomes] == [StoreError, type(None)]
+        assert [type(outcome) for outcome in outcomes] == [StoreError, type(None)]
         assert seqs(store, "b") == [1]
 
 
@@ -522,7 +524,7 @@ def committer(store: SQLiteStore) -> Committer:
 
 
 def together(store: SQLiteStore, appends: list[Callable[[], None]]) -> list[BaseException | None]:
-    """Run appends so that all of them meet in one commit; what each raised."""
+    """Run appends so that all of them meet in one commit; return the error of each."""
     outcomes: list[BaseException | None] = [None] * len(appends)
 
     def work(n: int) -> None:
@@ -569,7 +571,7 @@ def test_in_one_commit_each_bad_append_fails_alone(path: Path) -> None:
                 lambda: append(store, leases[5], 1),
             ],
         )
-        assert [type(found) for found in outcomes] == [
+        assert [type(outcome) for outcome in outcomes] == [
             type(None),
             Fenced,
             StoreError,
@@ -630,7 +632,7 @@ def test_ctrl_c_within_a_commit_writes_all_of_it_or_nothing(path: Path) -> None:
             outcomes = together(
                 store, [lambda lease=lease: append(store, lease, 1) for lease in leases]
             )
-        assert sorted(type(found).__name__ for found in outcomes) == [
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == [
             "KeyboardInterrupt",
             "StoreError",
             "StoreError",
@@ -660,7 +662,7 @@ def test_a_full_disk_is_a_store_error_and_when_there_is_room_again_it_goes_on(pa
                 lambda: append(store, other, 1),
             ],
         )
-        assert [type(found) for found in outcomes] == [
+        assert [type(outcome) for outcome in outcomes] == [
             StoreError,
             type(None),
         ], "a small append fits beside a big one that does not"
@@ -702,7 +704,7 @@ def test_a_file_that_another_writes_for_too_long_is_a_store_error_for_all_who_wa
         outcomes = together(
             store, [lambda lease=lease: append(store, lease, 1) for lease in leases]
         )
-        assert all("locked. Nothing was written." in str(found) for found in outcomes)
+        assert all("locked. Nothing was written." in str(outcome) for outcome in outcomes)
         with pytest.raises(StoreError, match="locked"):
             store.acquire("d")
         other.close()
@@ -735,7 +737,7 @@ def test_what_a_killed_owner_held_is_unattended_at_once_and_its_next_lease_says_
         assert not store.acquire("a").orphaned
 
 
-# --- what is left ---
+# --- leftovers ---
 
 
 def test_nothing_is_left_after_close(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What every store keeps to: one contract, held against each of them."""
+"""The contract of stores, tested with each of them."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def seqs(store: Store, id: str, after: int = 0) -> list[int]:
 
 @pytest.fixture(params=["memory", "durable", "process", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = _made(request, tmp_path)
-    yield made
-    made.close()
+    backend = open_backend(request, tmp_path)
+    yield backend
+    backend.close()
 
 
-def _made(request: pytest.FixtureRequest, folder: Path) -> Store:
+def open_backend(request: pytest.FixtureRequest, folder: Path) -> Store:
     match request.param:
         case "memory":
             return MemoryStore()
@@ -140,7 +140,7 @@ def test_a_result_of_a_read_is_the_callers_own(store: Store) -> None:
 def test_an_id_may_be_any_text(store: Store, id: str) -> None:
     append(store, store.acquire(id), 1)
     assert seqs(store, id) == [1]
-    assert [found.id for found in store.list()] == [id]
+    assert [entry.id for entry in store.list()] == [id]
 
 
 @pytest.mark.slow
@@ -194,13 +194,13 @@ def test_the_listing_shows_the_last_written_first(store: Store) -> None:
             store.acquire(id),
             Batch([message(1)], summary(id, 1, updated=NOW + timedelta(minutes=5 - n))),
         )
-    assert [found.id for found in store.list()] == ["a", "b", "c"]
+    assert [entry.id for entry in store.list()] == ["a", "b", "c"]
 
 
 def test_of_two_written_at_one_time_the_newer_conversation_comes_first(store: Store) -> None:
     for id in "abc":
         store.append(store.acquire(id), Batch([message(1)], summary(id, 1)))
-    assert [found.id for found in store.list()] == ["c", "b", "a"]
+    assert [entry.id for entry in store.list()] == ["c", "b", "a"]
 
 
 def test_the_listing_shows_the_last_summary(store: Store) -> None:
@@ -242,8 +242,8 @@ def test_conversations_are_found_by_all_of_their_tags(store: Store) -> None:
     odd = """it's 50% of "a", [b] \\ ü"""
     for id, *tags in (("a", "bug", "customer=acme"), ("b", "bug", odd), ("c",), ("d", "bu")):
         lease = store.acquire(id)
-        shown = summary(id, 2, tags=tuple(tags))
-        store.append(lease, Batch([message(1), label(2, add=tuple(tags))], shown))
+        entry = summary(id, 2, tags=tuple(tags))
+        store.append(lease, Batch([message(1), label(2, add=tuple(tags))], entry))
         store.append(lease, Batch([message(3)], summary(id, 3, tags=tuple(tags))))
     assert {one.id: one.tags for one in store.list()} == {
         "a": ("bug", "customer=acme"),
@@ -260,8 +260,8 @@ def test_conversations_are_found_by_all_of_their_tags(store: Store) -> None:
 
 def test_tags_are_taken_away_again_and_survive_a_new_holder(store: Store) -> None:
     lease = store.acquire("a")
-    shown = summary("a", 1, tags=("bug", "new"))
-    store.append(lease, Batch([label(1, add=("bug", "new"))], shown))
+    entry = summary("a", 1, tags=("bug", "new"))
+    store.append(lease, Batch([label(1, add=("bug", "new"))], entry))
     store.release(lease)
     lease = store.acquire("a")
     store.append(lease, Batch([message(2)], summary("a", 2, tags=("bug", "new"))))
@@ -275,8 +275,8 @@ def test_tags_are_taken_away_again_and_survive_a_new_holder(store: Store) -> Non
 def test_a_fork_has_the_tags_of_its_summary(store: Store) -> None:
     lease = store.acquire("a")
     store.append(lease, Batch([label(1, add=("bug",))], summary("a", 1, tags=("bug",))))
-    named = label(2, title="title (fork)", by="fork")
-    store.fork("a", summary("f", 2, title="title (fork)", tags=("bug",)), [named])
+    title_event = label(2, title="title (fork)", by="fork")
+    store.fork("a", summary("f", 2, title="title (fork)", tags=("bug",)), [title_event])
     store.fork("a", summary("g", 1))
     assert {one.id: (one.title, one.tags) for one in store.list()} == {
         "a": ("title", ("bug",)),
@@ -430,16 +430,18 @@ def test_commands_come_in_the_order_of_posting_until_they_are_done(store: Store)
         Interrupt(),
     ]
     assert all(store.post("c", command) for command in posted)
-    found = store.commands(lease)
-    assert [one.command for one in found] == posted
-    assert [one.number for one in found] == sorted({one.number for one in found})
-    assert len({one.key for one in found}) == len(posted)
+    commands = store.commands(lease)
+    assert [one.command for one in commands] == posted
+    assert [one.number for one in commands] == sorted({one.number for one in commands})
+    assert len({one.key for one in commands}) == len(posted)
     store.append(
         lease,
-        Batch([message(1)], summary("c", 1), done_commands=[found[0].number, found[2].number]),
+        Batch(
+            [message(1)], summary("c", 1), done_commands=[commands[0].number, commands[2].number]
+        ),
     )
     assert [one.command for one in store.commands(lease)] == [posted[1], *posted[3:]]
-    store.append(lease, Batch([], summary("c", 1), done_commands=[found[1].number]))
+    store.append(lease, Batch([], summary("c", 1), done_commands=[commands[1].number]))
     assert [one.command for one in store.commands(lease)] == posted[3:]
     assert seqs(store, "c") == [1]
 
@@ -457,9 +459,9 @@ def test_a_key_is_posted_once_also_when_it_is_done(store: Store) -> None:
         True,
         False,
     ]
-    found = store.commands(lease)
-    assert [(one.key, one.command) for one in found] == [("k", Send("a")), ("", Send("b"))]
-    store.append(lease, Batch([], summary("c", 0), done_commands=[one.number for one in found]))
+    commands = store.commands(lease)
+    assert [(one.key, one.command) for one in commands] == [("k", Send("a")), ("", Send("b"))]
+    store.append(lease, Batch([], summary("c", 0), done_commands=[one.number for one in commands]))
     assert store.post("c", Send("c"), "k") is False
     assert store.commands(lease) == []
     store.acquire("d")
@@ -470,14 +472,14 @@ def test_why_a_command_was_refused_is_kept_with_its_mark(store: Store) -> None:
     lease = store.acquire("c")
     for key in ("done", "refused", "waiting"):
         store.post("c", Send(key), key)
-    done, refused, _ = [one.number for one in store.commands(lease)]
+    executed, refused, _ = [one.number for one in store.commands(lease)]
     why = ErrorForm("HookDenied", "No ü today.", {"hook": "h", "failed": False})
-    batch = Batch([], summary("c", 0), done_commands=[done, refused], refusals={refused: why})
+    batch = Batch([], summary("c", 0), done_commands=[executed, refused], refusals={refused: why})
     store.append(lease, batch)
     store.release(lease)
     keys = ("done", "refused", "waiting", "unknown")
-    found = {key: store.refusal("c", key) for key in keys}
-    assert found == {"done": None, "refused": why, "waiting": None, "unknown": None}
+    reasons = {key: store.refusal("c", key) for key in keys}
+    assert reasons == {"done": None, "refused": why, "waiting": None, "unknown": None}
     assert [key for key in keys if store.undone("c", key)] == ["waiting"]
     for about in (store.refusal, store.undone):
         with pytest.raises(ConversationNotFound):
@@ -561,33 +563,33 @@ def test_an_append_does_not_take_anothers_command(store: Store) -> None:
 
 
 def test_a_post_tells_the_holder_and_nobody_else(store: Store) -> None:
-    told: list[str] = []
-    lease = store.acquire("a", lambda: told.append("a"))
-    store.acquire("b", lambda: told.append("b"))
+    notices: list[str] = []
+    lease = store.acquire("a", lambda: notices.append("a"))
+    store.acquire("b", lambda: notices.append("b"))
     store.acquire("c")
     store.post("a", Send("hello"))
-    assert "a" in told, "a post of this process tells at once"
-    assert "b" not in told
+    assert "a" in notices, "a post of this process tells at once"
+    assert "b" not in notices
     store.post("c", Send("hello"))
     store.release(lease)
-    told.clear()
+    notices.clear()
     store.post("a", Send("hello"))
-    assert told == []
+    assert notices == []
 
 
 def test_a_notify_may_use_the_store(store: Store) -> None:
-    seen: list[int] = []
-    done = threading.Event()
+    numbers: list[int] = []
+    finished = threading.Event()
 
     def notify() -> None:
         for posted in store.commands(lease):
             store.append(lease, Batch([], summary("c", 0), done_commands=[posted.number]))
-            seen.append(posted.number)
-            done.set()
+            numbers.append(posted.number)
+            finished.set()
 
     lease = store.acquire("c", notify)
     store.post("c", Send("hello"))
-    assert done.wait(30)
+    assert finished.wait(30)
     assert store.commands(lease) == []
 
 
@@ -623,23 +625,23 @@ def test_one_can_follow_what_does_not_exist_yet(store: Store) -> None:
 
 def test_many_follow_at_once_and_all_end_with_the_store(store: Store) -> None:
     lease = store.acquire("c")
-    begun = threading.Barrier(9)
+    barrier = threading.Barrier(9)
 
     def follow() -> list[int]:
-        found: list[int] = []
+        numbers: list[int] = []
         for event in store.follow("c"):
-            found.append(event.seq)
+            numbers.append(event.seq)
             if event.seq in (1, 20):
-                begun.wait(30)
-        return found
+                barrier.wait(30)
+        return numbers
 
     with ThreadPoolExecutor(8) as pool:
         followers = [pool.submit(follow) for _ in range(8)]
         append(store, lease, 1)
-        begun.wait(30)
+        barrier.wait(30)
         for seq in range(2, 21):
             append(store, lease, seq)
-        begun.wait(30)
+        barrier.wait(30)
         store.close()
         assert all(follower.result(30) == list(range(1, 21)) for follower in followers)
     assert list(store.follow("c")) == []
@@ -707,7 +709,7 @@ def test_a_fork_begins_with_the_others_events_and_goes_its_own_way(store: Store)
 
 def test_the_listing_says_what_was_forked_from_what(store: Store) -> None:
     append(store, store.acquire("c"), 1, 2, 3)
-    given = summary(
+    entry = summary(
         "f",
         2,
         title="ein Zweig",
@@ -715,24 +717,24 @@ def test_the_listing_says_what_was_forked_from_what(store: Store) -> None:
         created=NOW - timedelta(days=1),
         updated=NOW + timedelta(days=1),
     )
-    store.fork("c", given)
+    store.fork("c", entry)
     listed = store.list()
-    assert [(found.id, found.parent, found.parent_seq) for found in listed] == [
+    assert [(one.id, one.parent, one.parent_seq) for one in listed] == [
         ("f", "c", 2),
         ("c", "", 0),
     ]
     assert (listed[0].title, listed[0].status, listed[0].created, listed[0].updated) == (
         "ein Zweig",
         "idle",
-        given.created,
-        given.updated,
+        entry.created,
+        entry.updated,
     )
-    store.append(store.acquire("f"), Batch([message(3)], summary("f", 3, created=given.created)))
+    store.append(store.acquire("f"), Batch([message(3)], summary("f", 3, created=entry.created)))
     assert [
-        (found.parent, found.parent_seq, found.last_seq, found.created)
-        for found in store.list()
-        if found.id == "f"
-    ] == [("c", 2, 3, given.created)]
+        (one.parent, one.parent_seq, one.last_seq, one.created)
+        for one in store.list()
+        if one.id == "f"
+    ] == [("c", 2, 3, entry.created)]
 
 
 def test_an_imported_fork_says_what_it_was_forked_from(store: Store) -> None:
@@ -740,7 +742,7 @@ def test_an_imported_fork_says_what_it_was_forked_from(store: Store) -> None:
     store.append(lease, Batch([message(1)], summary("f", 1, parent="elsewhere", parent_seq=1)))
     store.append(lease, Batch([message(2)], summary("f", 2)))
     assert [
-        (found.id, found.parent, found.parent_seq, found.last_seq) for found in store.list()
+        (entry.id, entry.parent, entry.parent_seq, entry.last_seq) for entry in store.list()
     ] == [("f", "elsewhere", 1, 2)]
 
 
@@ -748,7 +750,7 @@ def test_no_later_append_says_what_a_conversation_was_forked_from(store: Store) 
     lease = store.acquire("c")
     append(store, lease, 1)
     store.append(lease, Batch([message(2)], summary("c", 2, parent="elsewhere", parent_seq=1)))
-    assert [(found.parent, found.parent_seq) for found in store.list()] == [("", 0)]
+    assert [(entry.parent, entry.parent_seq) for entry in store.list()] == [("", 0)]
 
 
 @pytest.mark.parametrize("seq", [0, 1])
@@ -762,7 +764,7 @@ def test_no_append_changes_what_a_fork_was_forked_from(store: Store, seq: int) -
             summary("f", seq + 1, parent="elsewhere", parent_seq=7),
         ),
     )
-    assert [(found.parent, found.parent_seq) for found in store.list() if found.id == "f"] == [
+    assert [(entry.parent, entry.parent_seq) for entry in store.list() if entry.id == "f"] == [
         ("c", seq)
     ]
 
@@ -771,7 +773,7 @@ def test_a_fork_of_a_fork_reads_through_all_of_them(store: Store) -> None:
     append(store, store.acquire("c0"), *range(1, 11))
     expected = list(store.read("c0"))
     for n in range(1, 6):
-        cut = 10 + 2 * n - 3  # before what the last one wrote itself ended
+        cut = 10 + 2 * n - 3  # the end of the shared part, before the last one's own event
         store.fork(f"c{n - 1}", summary(f"c{n}", cut))
         events = [message(seq, f"by {n}") for seq in range(cut + 1, cut + 4)]
         store.append(store.acquire(f"c{n}"), Batch(events, summary(f"c{n}", cut + 3)))
@@ -802,7 +804,7 @@ def test_what_cannot_be_forked_is_refused(store: Store) -> None:
         store.fork("c", summary("f", 3))
     with pytest.raises(Conflict, match="Conversation 'c' exists already"):
         store.fork("c", summary("c", 1))
-    assert [found.id for found in store.list()] == ["c"]
+    assert [entry.id for entry in store.list()] == ["c"]
 
 
 def test_a_fork_outlives_what_it_was_forked_from_with_its_blobs(store: Store) -> None:
@@ -865,7 +867,7 @@ def test_a_deleted_conversation_is_gone_and_may_begin_again(store: Store) -> Non
         store.release(lease)
     store.delete("a")
     assert store.read("a") == []
-    assert [found.id for found in store.list()] == ["b"]
+    assert [entry.id for entry in store.list()] == ["b"]
     assert seqs(store, "b") == [1, 2]
     append(store, store.acquire("a"), 1)
     assert seqs(store, "a") == [1]
@@ -932,11 +934,11 @@ def test_thirty_two_threads_append_to_thirty_two_conversations_while_others_read
     def look() -> int:
         looks = 0
         while not stop.is_set():
-            for found in store.list():
-                events = seqs(store, found.id)
+            for entry in store.list():
+                events = seqs(store, entry.id)
                 assert events == list(range(1, len(events) + 1))
                 assert len(events) % 2 == 0, "half of an append was seen"
-                assert len(events) >= found.last_seq
+                assert len(events) >= entry.last_seq
                 looks += 1
         return looks
 
@@ -944,8 +946,8 @@ def test_thirty_two_threads_append_to_thirty_two_conversations_while_others_read
     with ThreadPoolExecutor(34) as pool:
         readers = [pool.submit(look) for _ in range(2)]
         try:
-            for done in [pool.submit(write, id) for id in ids]:
-                done.result()
+            for future in [pool.submit(write, id) for id in ids]:
+                future.result()
         finally:
             stop.set()
         assert all(reader.result() > 0 for reader in readers)
@@ -968,7 +970,7 @@ def test_of_many_threads_that_want_a_lease_one_has_it(store: Store) -> None:
 
 
 def test_appends_that_may_not_write_fail_alone_among_others(store: Store) -> None:
-    """Valid, fenced and gapped appends at once, so that they meet in one commit."""
+    """Valid, fenced and gapped appends run at once, so that they meet in one commit."""
     leases = {f"c{n}": store.acquire(f"c{n}") for n in range(24)}
     for n in range(0, 24, 3):
         store.release(leases[f"c{n}"])  # fenced
@@ -1011,7 +1013,7 @@ def test_threads_that_ask_for_a_held_lease_do_not_disturb_its_holder(store: Stor
     assert store.acquire("c").epoch > lease.epoch
 
 
-# --- work that nobody does ---
+# --- unattended work ---
 
 
 def test_a_posted_command_makes_a_parked_conversation_unattended_until_it_is_done(
@@ -1027,8 +1029,8 @@ def test_a_posted_command_makes_a_parked_conversation_unattended_until_it_is_don
     lease = store.acquire("c")
     assert not lease.orphaned
     assert store.unattended(10) == []
-    done = [one.number for one in store.commands(lease)]
-    store.append(lease, Batch((), summary("c", 1), done))
+    numbers = [one.number for one in store.commands(lease)]
+    store.append(lease, Batch((), summary("c", 1), numbers))
     store.release(lease)
     assert store.unattended(10) == []
 
@@ -1051,14 +1053,14 @@ def test_successive_looks_come_by_all_unattended_conversations(store: Store) -> 
     for id in ids:
         store.release(store.acquire(id))
         store.post(id, Pause())
-    found = [store.unattended(3) for _ in range(4)]
-    assert all(len(one) <= 3 for one in found)
-    if not isinstance(store, MemoryStore):  # where each conversation's owner is this process
-        assert {id for one in found for id in one} == ids
+    looks = [store.unattended(3) for _ in range(4)]
+    assert all(len(one) <= 3 for one in looks)
+    if not isinstance(store, MemoryStore):  # where this process owns every conversation
+        assert {id for one in looks for id in one} == ids
 
 
 class Bells:
-    """Keeps what a store rings."""
+    """A bell that records the rings of a store."""
 
     def __init__(self) -> None:
         self.rung: list[str] = []

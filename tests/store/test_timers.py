@@ -1,4 +1,4 @@
-"""The index of timers: one contract, held against every store."""
+"""The index of timers: its contract, tested with every store."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from holdfast.store.transfer import export_conversation, import_conversations
 from tests.store import test_store
 from tests.store.test_store import NOW, append, message, seqs, summary
 
-store = test_store.store  # the fixture: every store in turn
+store = test_store.store  # the fixture: each store in turn
 
 SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture(autouse=True)
 def indexed(store: Store) -> None:
-    """Leave out a store that has no index."""
+    """Skip a store that has no index of timers."""
     if type(store).ring is Store.ring:
         pytest.skip(f"{type(store).__name__} has no index of timers")
 
@@ -54,8 +54,8 @@ def opened(store: Store, id: str = "c") -> Lease:
     return lease
 
 
-def names(found: list[DueTimer]) -> list[str]:
-    return [f"{one.conversation_id}.{one.timer}" for one in found]
+def names(due: list[DueTimer]) -> list[str]:
+    return [f"{one.conversation_id}.{one.timer}" for one in due]
 
 
 def test_an_index_without_timers_is_empty(store: Store) -> None:
@@ -150,7 +150,7 @@ def test_an_occurrence_that_was_rung_is_posted_no_second_time(store: Store) -> N
     set_rows(store, lease, t=NOW)
     store.ring(NOW)
     [posted] = store.commands(lease)
-    set_rows(store, lease, t=NOW)  # an index that was written anew
+    set_rows(store, lease, t=NOW)  # a rebuilt index
     assert names(store.ring(NOW)) == ["c.t"]
     assert store.commands(lease) == [posted]
     store.append(lease, Batch((), summary("c", 1), [posted.number]))
@@ -175,8 +175,8 @@ def test_a_timer_is_rung_for_one_of_several_callers(store: Store) -> None:
         set_rows(store, lease, **{f"t{n}": NOW for n in range(10)})
     with ThreadPoolExecutor(8) as pool:
         rings = list(pool.map(lambda _: [store.ring(NOW, 7) for _ in range(8)], range(8)))
-    found = [name for rung in rings for ring in rung for name in names(ring)]
-    assert len(found) == len(set(found)) == 80
+    rung_names = [name for rung in rings for ring in rung for name in names(ring)]
+    assert len(rung_names) == len(set(rung_names)) == 80
     assert [len(store.commands(lease)) for lease in leases] == [10] * 8
 
 
@@ -228,15 +228,15 @@ def at_rest(store: Store, id: str = "c", **due: datetime) -> Lease:
 
 def test_timers_of_a_conversation_at_rest_are_fired_in_its_journal(store: Store) -> None:
     lease = at_rest(store, t=NOW - SECOND, u=NOW, later=NOW + SECOND)
-    asked: list[RestingConversation] = []
+    conversations: list[RestingConversation] = []
 
     def fire(resting: RestingConversation) -> Batch:
-        asked.append(resting)
+        conversations.append(resting)
         rows = [TimerRow("t", NOW + 2 * SECOND)]
         return msgspec.structs.replace(fire_all(resting), timers=rows)
 
     assert names(store.ring(NOW, 1000, fire)) == ["c.t", "c.u"]
-    [resting] = asked
+    [resting] = conversations
     assert (resting.id, resting.events, resting.now) == ("c", [message(1)], NOW)
     assert names(list(resting.due)) == ["c.t", "c.u"]
     assert store.read("c") == [message(1), message(2), message(3)]
@@ -254,8 +254,8 @@ def test_a_conversation_that_is_held_or_has_commands_is_left_to_its_holder(store
     store.post("asked", Send((TextContent("hello"),)))
     at_rest(store, "declined", t=NOW)
     at_rest(store, "free", t=NOW)
-    found = store.ring(NOW, 1000, lambda one: None if one.id == "declined" else fire_all(one))
-    assert sorted(names(found)) == ["asked.t", "declined.t", "free.t", "held.t"]
+    due = store.ring(NOW, 1000, lambda one: None if one.id == "declined" else fire_all(one))
+    assert sorted(names(due)) == ["asked.t", "declined.t", "free.t", "held.t"]
     posted = {one.id for one in store.list(waiting=True)}
     assert posted == {"held", "asked", "declined"}
     assert seqs(store, "free") == [1, 2]
@@ -280,18 +280,18 @@ def test_a_lease_that_is_taken_meanwhile_is_not_written_past(store: Store) -> No
         pytest.skip("SQLite has one writer at a time")
     at_rest(store, t=NOW)
     at_rest(store, "d", t=NOW)
-    taken: list[Lease] = []
+    leases: list[Lease] = []
 
     def fire(resting: RestingConversation) -> Batch:
         if resting.id == "c":
-            taken.append(store.acquire("c"))
+            leases.append(store.acquire("c"))
         return fire_all(resting)
 
     assert names(store.ring(NOW, 1000, fire)) == ["c.t", "d.t"]
-    [posted] = store.commands(taken[0])
+    [posted] = store.commands(leases[0])
     assert posted.command == RingTimer("t", NOW)
     assert (seqs(store, "c"), seqs(store, "d")) == ([1], [1, 2])
-    append(store, taken[0], 2)
+    append(store, leases[0], 2)
 
 
 def test_one_transaction_reads_a_limited_number_of_events(store: Store) -> None:
@@ -320,8 +320,8 @@ def test_a_timer_is_fired_for_one_of_several_callers(store: Store) -> None:
         at_rest(store, f"c{number}", t=NOW, u=NOW)
     with ThreadPoolExecutor(4) as pool:
         rings = pool.map(lambda _: [store.ring(NOW, 9, fire_all) for _ in range(10)], range(4))
-        found = [name for rung in rings for ring in rung for name in names(ring)]
-    assert len(found) == len(set(found)) == 80
+        rung_names = [name for rung in rings for ring in rung for name in names(ring)]
+    assert len(rung_names) == len(set(rung_names)) == 80
     for number in range(40):
         undone = len(store.commands(store.acquire(f"c{number}")))
         assert len(seqs(store, f"c{number}")) - 1 + undone == 2
@@ -371,7 +371,7 @@ def test_a_lost_index_is_written_anew_from_the_journals(store: Store) -> None:
     assert rebuild(store) == rebuild(store) == 2
     assert names(store.due(NOW + 2 * SECOND)) == ROWS
     assert store.next_due() == NOW
-    store.acquire("c")  # it has been given back
+    store.acquire("c")  # the lease was released
 
 
 def test_an_export_carries_the_timers(store: Store, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Conversations as JSON lines, out of a store and into another."""
+"""Conversations as JSON lines: exported from a store and imported into another."""
 
 from __future__ import annotations
 
@@ -87,26 +87,26 @@ def fill(store: Store, id: str = "one", text: str = "first") -> None:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Store]]:
-    made: list[Store] = []
+    stores: list[Store] = []
 
     def make() -> Store:
-        made.append(
+        stores.append(
             MemoryStore()
             if request.param == "memory"
-            else SQLiteStore(tmp_path / f"{len(made)}.db", "process")
+            else SQLiteStore(tmp_path / f"{len(stores)}.db", "process")
         )
-        return made[-1]
+        return stores[-1]
 
     yield make
-    for store in made:
+    for store in stores:
         store.close()
 
 
 @pytest.fixture
 def store(new: Callable[[], Store]) -> Store:
-    made = new()
-    fill(made)
-    return made
+    backend = new()
+    fill(backend)
+    return backend
 
 
 @pytest.fixture
@@ -118,15 +118,15 @@ def lines(store: Store, *ids: str) -> list[bytes]:
     return [line for id in ids or ("one",) for line in export_conversation(store, id)]
 
 
-# --- out ---
+# --- export ---
 
 
 def test_an_export_is_a_header_the_events_and_their_blobs_each_on_a_line(store: Store) -> None:
-    found = lines(store)
+    exported = lines(store)
     assert all(
-        line.count(b"\n") == 1 and b"\r" not in line and line.endswith(b"}\n") for line in found
+        line.count(b"\n") == 1 and b"\r" not in line and line.endswith(b"}\n") for line in exported
     )
-    header, *events, blob = [json.loads(line) for line in found]
+    header, *events, blob = [json.loads(line) for line in exported]
     assert header == {
         "type": "conversation",
         "version": 1,
@@ -142,13 +142,13 @@ def test_an_export_is_a_header_the_events_and_their_blobs_each_on_a_line(store: 
     }
     assert [event["seq"] for event in events] == list(range(1, 8))
     assert blob["id"] == blob_id(BLOB)
-    assert msgspec.json.decode(found[-1])["type"] == "blob"
+    assert msgspec.json.decode(exported[-1])["type"] == "blob"
 
 
 def test_events_are_as_they_are_stored_but_for_line_ends(store: Store) -> None:
     encoded = [ev.encode(event) for event in journal()]
-    found = [line[:-1] for line in lines(store)[1:-1]]
-    assert [a == b for a, b in zip(found, encoded, strict=True)] == [
+    exported = [line[:-1] for line in lines(store)[1:-1]]
+    assert [a == b for a, b in zip(exported, encoded, strict=True)] == [
         True,
         False,
         True,
@@ -157,9 +157,9 @@ def test_events_are_as_they_are_stored_but_for_line_ends(store: Store) -> None:
         False,
         True,
     ]
-    assert [json.loads(line) for line in found] == [json.loads(line) for line in encoded]
-    assert b"123456789012345678901234567890" in found[5]
-    assert b'"native":{"id":"rs_1","text":"kept\\nas it came"}' in found[1]
+    assert [json.loads(line) for line in exported] == [json.loads(line) for line in encoded]
+    assert b"123456789012345678901234567890" in exported[5]
+    assert b'"native":{"id":"rs_1","text":"kept\\nas it came"}' in exported[1]
 
 
 def test_what_is_not_there_is_not_exported(store: Store) -> None:
@@ -186,7 +186,7 @@ def test_the_open_calls_are_those_of_the_last_answer() -> None:
     )
 
 
-# --- there and back ---
+# --- export and import ---
 
 
 def test_there_and_back_nothing_is_changed(store: Store, other: Store) -> None:
@@ -248,26 +248,26 @@ def test_one_that_somebody_holds_is_not_written(store: Store, other: Store) -> N
         import_conversations(other, lines(store))
 
 
-# --- what is wrong is told by its line ---
+# --- errors name the line ---
 
 
 def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
-    """A line with other fields."""
+    """Return a function that changes fields of a line."""
 
-    def change(found: list[bytes]) -> None:
-        found[number] = json.dumps({**json.loads(found[number]), **fields}).encode()
+    def change(data: list[bytes]) -> None:
+        data[number] = json.dumps({**json.loads(data[number]), **fields}).encode()
 
     return change
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
-        (lambda found: found.insert(0, b"hello"), "line 1: this is not the header"),
-        (lambda found: found.insert(0, b"\xff\xfe\x00" * 1000), "line 1: this is not the header"),
-        (lambda found: found.insert(0, b"[" * 100_000), "line 1: this is not the header"),
-        (lambda found: found.pop(0), "line 1: this is not the header"),
+        (lambda data: data.insert(0, b"hello"), "line 1: this is not the header"),
+        (lambda data: data.insert(0, b"\xff\xfe\x00" * 1000), "line 1: this is not the header"),
+        (lambda data: data.insert(0, b"[" * 100_000), "line 1: this is not the header"),
+        (lambda data: data.pop(0), "line 1: this is not the header"),
         (broken(0, version=2), "line 1: exported in version 2"),
         (broken(0, id=""), "line 1: a conversation needs an id"),
         (broken(0, events=0), "line 1: a conversation needs an event"),
@@ -280,25 +280,25 @@ def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
             broken(2, calls=[{"id": "call_abc", "name": "shell", "arguments": {}}]),
             "line 3: a call of event 2 has the id 'call_abc'; calls have different ids such as '2.0'",
         ),
-        (lambda found: found.pop(3), "line 4: event 4 stands where event 3 should"),
-        (lambda found: found.__setitem__(2, b"{}"), "line 3: this is not an event"),
+        (lambda data: data.pop(3), "line 4: event 4 stands where event 3 should"),
+        (lambda data: data.__setitem__(2, b"{}"), "line 3: this is not an event"),
         (broken(8, data="AAAA"), "line 9: the content of the blob sha256:.* does not match its id"),
         (broken(8, data="!"), "line 9: this is not a blob"),
         (broken(8, id=blob_id(b"x"), data="eA=="), "line 9: no event of 'one' refers to the blob"),
-        (lambda found: found.pop(), "line 8: 0 of 1 blobs of 'one' are present"),
+        (lambda data: data.pop(), "line 8: 0 of 1 blobs of 'one' are present"),
         (
-            lambda found: found.__delitem__(slice(5, None)),
+            lambda data: data.__delitem__(slice(5, None)),
             "line 5: the lines end after 4 of 7 events of 'one'",
         ),
     ],
 )
 def test_what_is_wrong_is_told_by_its_line_and_nothing_is_written(
-    store: Store, other: Store, change: Callable[[list[bytes]], Any], told: str
+    store: Store, other: Store, change: Callable[[list[bytes]], Any], problem: str
 ) -> None:
-    found = lines(store)
-    change(found)
-    with pytest.raises(ConfigurationError, match=told):
-        import_conversations(other, found)
+    data = lines(store)
+    change(data)
+    with pytest.raises(ConfigurationError, match=problem):
+        import_conversations(other, data)
     assert other.list() == []
 
 
@@ -313,15 +313,20 @@ def test_what_came_before_the_wrong_line_is_imported(store: Store, other: Store)
 
 
 def test_hand_made_lines_are_read(other: Store) -> None:
-    """Blank lines, blanks between tokens, the least of a header, str instead of bytes, no blob
-    count."""
+    """Blank lines, blanks between tokens, a minimal header, str instead of bytes, no count of
+    blobs."""
     text = '{ "type": "conversation", "version": 1, "id": "mine", "events": 1 }\r\n\r\n'
     text += (
         '{"type": "message", "seq": 1, "id": "a", "timestamp": "2026-11-02T09:30:00Z", "content":'
         " []}\n\n"
     )
-    (found,) = read_exported(text.splitlines())
-    assert (found.summary.id, found.summary.last_seq, len(found.events), found.blobs) == (
+    (conversation,) = read_exported(text.splitlines())
+    assert (
+        conversation.summary.id,
+        conversation.summary.last_seq,
+        len(conversation.events),
+        conversation.blobs,
+    ) == (
         "mine",
         1,
         1,
@@ -333,19 +338,19 @@ def test_hand_made_lines_are_read(other: Store) -> None:
 
 def test_a_program_reads_recorded_conversations(store: Store) -> None:
     fill(store, "two", "second")
-    found = list(read_exported(lines(store, "one", "two")))
-    assert [one.header.id for one in found] == ["one", "two"]
-    assert [event.seq for event in found[1].events] == list(range(1, 8))
-    assert found[0].blobs == {blob_id(BLOB): BLOB}
+    conversations = list(read_exported(lines(store, "one", "two")))
+    assert [one.header.id for one in conversations] == ["one", "two"]
+    assert [event.seq for event in conversations[1].events] == list(range(1, 8))
+    assert conversations[0].blobs == {blob_id(BLOB): BLOB}
     assert list(read_exported([])) == []
 
 
-# --- an import that is broken off ---
+# --- interrupted imports ---
 
 
 def test_a_store_that_cannot_write_is_left_without_the_conversation(store: Store) -> None:
     class Full(MemoryStore):
-        def append(self, *arguments: Any, **named: Any) -> None:
+        def append(self, *arguments: Any, **options: Any) -> None:
             raise StoreError("disk full")
 
     other = Full()

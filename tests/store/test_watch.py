@@ -1,5 +1,5 @@
-"""`SQLiteStore` between processes: inboxes, followers, leases whose owners die, and the thread that
-watches."""
+"""`SQLiteStore` between processes: inboxes, followers, leases whose owners die, and the thread
+that watches."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def watchers() -> list[threading.Thread]:
 
 
 def test_a_post_of_another_process_tells_the_holder(path: Path, start: Start) -> None:
-    told = {id: threading.Event() for id in "ab"}
+    notices = {id: threading.Event() for id in "ab"}
     with SQLiteStore(path) as store:
-        leases = {id: store.acquire(id, told[id].set) for id in "ab"}
+        leases = {id: store.acquire(id, notices[id].set) for id in "ab"}
         poster = start("""
         store = SQLiteStore(path)
         for line in sys.stdin:
@@ -54,20 +54,20 @@ def test_a_post_of_another_process_tells_the_holder(path: Path, start: Start) ->
         for expected in ("True", "False"):
             tell(poster, "a")
             assert next_line(poster) == expected
-        assert told["a"].wait(30)
+        assert notices["a"].wait(30)
         assert [posted.command for posted in store.commands(leases["a"])] == [Send("from afar")]
-        assert not told["b"].is_set()
+        assert not notices["b"].is_set()
         tell(poster, "b")
-        assert told["b"].wait(30)
+        assert notices["b"].wait(30)
 
 
 def test_what_was_posted_before_the_lease_was_taken_is_told(path: Path) -> None:
     with SQLiteStore(path) as one, SQLiteStore(path) as two:
         one.release(one.acquire("c"))
         one.post("c", Pause())
-        told = threading.Event()
-        two.acquire("c", told.set)
-        assert told.wait(30)
+        notice = threading.Event()
+        two.acquire("c", notice.set)
+        assert notice.wait(30)
 
 
 def test_an_undone_command_is_told_of_once_not_with_every_look(path: Path) -> None:
@@ -112,18 +112,18 @@ def test_a_notify_that_raises_is_logged_and_others_are_told(
     def wrong() -> None:
         raise RuntimeError("not now")
 
-    told = threading.Event()
+    notice = threading.Event()
     with (
         SQLiteStore(path) as store,
         SQLiteStore(path) as other,
         caplog.at_level(logging.ERROR, "holdfast.store"),
     ):
         store.acquire("a", wrong)
-        store.acquire("b", told.set)
+        store.acquire("b", notice.set)
         assert store.post("a", Pause()) is True
         other.post("a", Pause())
         other.post("b", Pause())
-        assert told.wait(30)
+        assert notice.wait(30)
         until(lambda: len(caplog.records) >= 2)
     assert {str(record.exc_info and record.exc_info[1]) for record in caplog.records} == {"not now"}
 
@@ -182,11 +182,11 @@ def test_a_follower_of_one_conversation_is_not_woken_by_another(
         following = store.follow("c", timeout=0.3)
         assert next(following) == message(1)
         reads: list[str] = []
-        read = store.read
+        genuine_read = store.read
 
         def counted(conversation_id: str, after_seq: int = 0) -> Any:
             reads.append(conversation_id)
-            return read(conversation_id, after_seq)
+            return genuine_read(conversation_id, after_seq)
 
         monkeypatch.setattr(store, "read", counted)
         lease = other.acquire("d")
@@ -233,9 +233,9 @@ def test_a_store_may_be_closed_by_a_notify(path: Path) -> None:
 def test_the_thread_survives_a_file_that_cannot_be_read_for_a_while(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = threading.Event()
+    notice = threading.Event()
     with SQLiteStore(path) as store, SQLiteStore(path) as other:
-        store.acquire("c", told.set)
+        store.acquire("c", notice.set)
         until(lambda: store._watcher._reader)
         reader = store._watcher._reader
         assert reader is not None
@@ -248,11 +248,11 @@ def test_the_thread_survives_a_file_that_cannot_be_read_for_a_while(
         )
         other.post("c", Pause())
         reader.version = version  # type: ignore[method-assign]
-        assert told.wait(30)
+        assert notice.wait(30)
     assert len([record for record in caplog.records if "cannot be watched" in record.message]) == 1
 
 
-# --- notes of the dead ---
+# --- notes of dead owners ---
 
 NOTER = """
 store = SQLiteStore(path)
@@ -268,9 +268,9 @@ for line in sys.stdin:
 def test_what_a_killed_owner_noted_is_left_to_the_next_until_it_says_otherwise(
     path: Path, start: Start
 ) -> None:
-    for left, note in (([], "1 2ü"), (["1", "2ü"], None), (["1", "2ü"], "3"), (["3"], "")):
+    for notes, note in (([], "1 2ü"), (["1", "2ü"], None), (["1", "2ü"], "3"), (["3"], "")):
         other = start(NOTER)
-        assert next_line(other) == str(left), "a second crash loses nothing"
+        assert next_line(other) == str(notes), "a second crash loses nothing"
         if note is not None:
             tell(other, note)
             assert next_line(other) == "noted"
@@ -316,9 +316,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "owners"
 
 
-def aged(folder: Path, owner: Owner, seconds: float) -> None:
-    """An owner whose file was last touched that long ago, by a clock that has nothing to do with
-    ours."""
+def age(folder: Path, owner: Owner, seconds: float) -> None:
+    """Set the last touch of an owner's file to that many seconds ago, by the clock of the disk."""
     name = owner.token.partition("/")[0]
     now = os.stat(folder / name).st_mtime
     os.utime(folder / name, (now - seconds, now - seconds))
@@ -327,7 +326,7 @@ def aged(folder: Path, owner: Owner, seconds: float) -> None:
 def test_the_lock_of_a_living_owner_is_believed_whatever_its_age_and_place(folder: Path) -> None:
     for host in (HERE, THERE):
         owner, other = Owner(folder, 10, host), Owner(folder, 10, HERE)
-        aged(folder, owner, 1000)
+        age(folder, owner, 1000)
         assert other.living(owner.token) == f"process {os.getpid()} on {host.node}"
         owner.close()
         assert other.living(owner.token) is None
@@ -340,7 +339,7 @@ def test_the_lock_of_a_living_owner_is_believed_whatever_its_age_and_place(folde
     [
         (HERE, True),
         (HostIdentity("boot-1", "renamed"), True),
-        (HostIdentity("boot-9", "here"), True),  # it was started anew
+        (HostIdentity("boot-9", "here"), True),  # the machine was restarted
         (HostIdentity("", "here"), True),
         (HostIdentity("", "there"), False),
         (THERE, False),
@@ -350,15 +349,15 @@ def test_an_unlocked_file_is_dead_here_and_of_another_machine_only_when_old(
     folder: Path, host: HostIdentity, dead_at_once: bool
 ) -> None:
     owner, other = Owner(folder, 10, host), Owner(folder, 10, HERE)
-    os.close(owner._fd)  # the lock is gone, as it looks from another machine
+    os.close(owner._fd)  # the lock is gone, as another machine sees it
     owner._fd = -1
     if not dead_at_once:
         assert other.living(owner.token) == f"process {os.getpid()} on {host.node}"
-        aged(folder, owner, 9)
+        age(folder, owner, 9)
         assert other.living(owner.token)
         owner.touch()
         assert other.living(owner.token), "a heartbeat keeps it alive"
-        aged(folder, owner, 12)
+        age(folder, owner, 12)
     assert other.living(owner.token) is None
     assert len(files(folder)) == 1, "what a dead one left is removed"
     other.close()
@@ -382,7 +381,7 @@ def test_on_a_disk_without_locks_age_decides(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(owners.fcntl, "flock", flock)
     owner, other = Owner(folder, 10, HERE), Owner(folder, 10, HERE)
     assert other.living(owner.token)
-    aged(folder, owner, 11)
+    age(folder, owner, 11)
     assert other.living(owner.token) is None
     owner.touch()
     assert other.living(owner.token), "who comes back makes its file anew"
