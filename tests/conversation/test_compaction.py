@@ -41,7 +41,7 @@ from holdfast.llm import LLM, RecordedLLM
 from holdfast.observe import JsonLog
 from holdfast.openhands import write_conversation
 from tests import forks
-from tests.llm.test_openai_responses import called, response, said
+from tests.llm.test_openai_responses import call_item, response, message_item
 from tests.model_server import ModelServer, Request, text
 from tests.paths import REPO
 from tests.samples import one_in
@@ -88,7 +88,9 @@ def provider(steps: int) -> Any:
         assert all(item.get("role") == "user" for item in items[: sum(places)])
         arguments = json.dumps({"n": count + 1})
         item = (
-            called("note", arguments, f"call_{count}") if count < steps else said(f"Seen {count}.")
+            call_item("note", arguments, f"call_{count}")
+            if count < steps
+            else message_item(f"Seen {count}.")
         )
         return response(item, usage=usage)
 
@@ -298,7 +300,7 @@ def test_a_model_without_compaction_is_condensed_otherwise(
         ((405, {}, "Method Not Allowed"), True),
         ((400, {}, {"error": {"message": "long", "code": "context_length_exceeded"}}), True),
         ((503, {}, {"error": {"message": "busy"}}), False),
-        (response(said("Hm.")), False),
+        (response(message_item("Hm.")), False),
     ],
 )
 def test_a_refused_compaction(refusal: Any, falls_back: bool) -> None:
@@ -376,7 +378,7 @@ def test_a_plan_is_shown_behind_the_compaction() -> None:
         items = request.json["input"]
         if len(items) == 1 and not request.path.endswith("/compact"):
             steps = [{"step": "Take the notes", "state": "in_progress"}]
-            return response(called("plan", json.dumps({"steps": steps}), "call_p"))
+            return response(call_item("plan", json.dumps({"steps": steps}), "call_p"))
         return answer(request)
 
     with (

@@ -1,4 +1,4 @@
-"""Where a model is asked for, and in which wire; whose key goes there."""
+"""The address and the wire of a model, and the provider whose key is used there."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_three_makers_have_their_own_address_and_wire(model: str, expected: 
         ("chatgpt-4o-latest", "openai_chat"),
         ("gpt-4.1", "openai_chat"),
         ("gpt-3.5-turbo", "openai_chat"),
-        ("o1-mini", "openai_chat"),  # knows neither tools nor Responses
+        ("o1-mini", "openai_chat"),  # without tools and without Responses
         ("gpt-50", "openai_responses"),
         ("gpt-5x", "openai_chat"),
     ],
@@ -83,7 +83,7 @@ def test_openais_reasoning_models_speak_responses_at_openai(model: str, wire: st
 
 
 @pytest.mark.parametrize(
-    ("model", "base_url", "sent", "wire"),
+    ("model", "base_url", "sent_name", "wire"),
     [
         (
             "groq/llama-3.3-70b-versatile",
@@ -149,26 +149,26 @@ def test_openais_reasoning_models_speak_responses_at_openai(model: str, wire: st
     ],
 )
 def test_a_provider_of_the_table_is_asked_at_its_address(
-    model: str, base_url: str, sent: str, wire: str
+    model: str, base_url: str, sent_name: str, wire: str
 ) -> None:
-    found = locate(model, None)
-    assert (found.base_url, found.model, found.wire) == (base_url, sent, wire)
+    address = locate(model, None)
+    assert (address.base_url, address.model, address.wire) == (base_url, sent_name, wire)
     assert locate(model, None, "gemini").wire == "gemini"
 
 
 def test_every_provider_of_the_table_is_found_or_explained() -> None:
-    found: dict[str, Address] = {}
+    addresses: dict[str, Address] = {}
     for provider in provider_ids():
         try:
-            found[provider] = locate(f"{provider}/some-model", None)
+            addresses[provider] = locate(f"{provider}/some-model", None)
         except ConfigurationError as error:
-            said = str(error)
+            message = str(error)
         else:
             continue
-        assert "base_url is needed" in said
-        assert provider in said
-    assert len(found) > 100
-    for provider, address in found.items():
+        assert "base_url is needed" in message
+        assert provider in message
+    assert len(addresses) > 100
+    for provider, address in addresses.items():
         assert address.model == "some-model"
         assert address.base_url.startswith(("https://", "http://127.0.0.1", "http://localhost"))
         assert not address.base_url.endswith(("/", "/completions"))
@@ -176,7 +176,7 @@ def test_every_provider_of_the_table_is_found_or_explained() -> None:
             "openai",
             "google",
             "perplexity-agent",
-        ):  # which have several wires, told by name and path
+        ):  # these have several wires, chosen by name and path
             assert locate("some-model", address.base_url).wire == address.wire
 
 
@@ -243,21 +243,21 @@ def test_a_provider_without_a_name_is_refused(model: str) -> None:
             "https://api.minimax.io/v1",
             "https://api.minimax.io/v1",
             "openai_chat",
-        ),  # not the address that the table has
+        ),  # not the address in the table
     ],
 )
 def test_the_address_tells_the_wire_and_its_ending_is_taken_off(
     base_url: str, expected: str, wire: str
 ) -> None:
-    found = locate("m", base_url)
-    assert (found.base_url, found.wire) == (expected, wire)
+    address = locate("m", base_url)
+    assert (address.base_url, address.wire) == (expected, wire)
     assert locate("m", base_url, "openai_responses") == Address(
-        expected, "m", "openai_responses", found.provider
+        expected, "m", "openai_responses", address.provider
     )
 
 
 @pytest.mark.parametrize(
-    ("model", "base_url", "sent"),
+    ("model", "base_url", "sent_name"),
     [
         ("openai/gpt-5", "https://openrouter.ai/api/v1", "openai/gpt-5"),
         ("openrouter/auto", "https://openrouter.ai/api/v1", "openrouter/auto"),
@@ -272,9 +272,9 @@ def test_the_address_tells_the_wire_and_its_ending_is_taken_off(
     ],
 )
 def test_a_name_is_sent_as_it_is_but_to_the_provider_that_it_names(
-    model: str, base_url: str, sent: str
+    model: str, base_url: str, sent_name: str
 ) -> None:
-    assert locate(model, base_url).model == sent
+    assert locate(model, base_url).model == sent_name
 
 
 @pytest.mark.parametrize(
@@ -355,8 +355,8 @@ KEYS = {
 
 
 def key_for(model: str, base_url: str | None = None, env: dict[str, str] = KEYS) -> str:
-    found = locate(model, base_url)
-    return api_key(found.base_url, None, env, found.provider)
+    address = locate(model, base_url)
+    return api_key(address.base_url, None, env, address.provider)
 
 
 @pytest.mark.parametrize(
@@ -386,14 +386,14 @@ def test_the_key_of_one_provider_never_goes_to_anothers_address() -> None:
         assert not mine or entry is None or mine <= set(entry.env)
         others = {name: f"key of {name}" for name in KEYS if name not in mine}
         try:
-            found = locate(f"{provider}/m", None)
+            address = locate(f"{provider}/m", None)
         except ConfigurationError:
             continue
-        if found.base_url.startswith("http://"):
-            assert api_key(found.base_url, None, others, found.provider) == ""
+        if address.base_url.startswith("http://"):
+            assert api_key(address.base_url, None, others, address.provider) == ""
         else:
             with pytest.raises(UsageError, match="API key"):
-                api_key(found.base_url, None, others, found.provider)
+                api_key(address.base_url, None, others, address.provider)
     for base_url in (
         "https://api.openai.com.example.com/v1",
         "https://example.com/api.groq.com",
@@ -401,7 +401,7 @@ def test_the_key_of_one_provider_never_goes_to_anothers_address() -> None:
     ):
         with pytest.raises(UsageError):
             key_for("groq/llama", base_url)
-    assert key_for("gpt-5", "http://api.openai.com/v1") == ""  # not in the clear
+    assert key_for("gpt-5", "http://api.openai.com/v1") == ""  # not over plain HTTP
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_the_command_sends_no_key_of_a_provider_to_a_server_of_ones_own(tmp_path
             "--workdir",
             str(tmp_path),
         ]
-        done = forks.run(
+        process = forks.run(
             [sys.executable, "-m", "holdfast.cli", *arguments],
             capture_output=True,
             text=True,
@@ -441,14 +441,14 @@ def test_the_command_sends_no_key_of_a_provider_to_a_server_of_ones_own(tmp_path
             timeout=20,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
+        assert process.returncode == 0, process.stderr
         assert server.requests[0].json["model"] == "groq/llama"
         assert "authorization" not in server.requests[0].headers
 
 
 @pytest.mark.slow
 def test_the_command_names_the_variable_that_is_missing(tmp_path: Path) -> None:
-    done = forks.run(
+    process = forks.run(
         [
             sys.executable,
             "-m",
@@ -466,5 +466,5 @@ def test_the_command_names_the_variable_that_is_missing(tmp_path: Path) -> None:
         timeout=20,
         check=False,
     )
-    assert done.returncode == 2
-    assert "Set ANTHROPIC_API_KEY or HOLDFAST_API_KEY" in done.stderr
+    assert process.returncode == 2
+    assert "Set ANTHROPIC_API_KEY or HOLDFAST_API_KEY" in process.stderr

@@ -1,6 +1,6 @@
-"""The client against aimock, a server of four makers' APIs that answers from fixtures, checks keys
-and thinking, and breaks off (`tests/mock_servers.py`); and the live checks of `test_llm_live`, run
-against it."""
+"""The client against aimock, a server of four makers' APIs that answers from fixtures, checks
+keys and thinking, and breaks off (`tests/mock_servers.py`). The live checks of
+`test_llm_live` run against it, too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from holdfast.errors import (
 from holdfast.llm import Completion, Delta, retry
 from holdfast.tools.context import Cancellation
 from tests.llm import test_live as live
-from tests.llm.test_llmock import MODELS, PNG, answered, asked, every_wire, plain_and_streamed
+from tests.llm.test_llmock import MODELS, PNG, ask, every_wire, plain_and_streamed, tool_results
 from tests.mock_servers import Aimock
 from tests.model_server import ModelServer, Request, text
 from tests.paths import REPO
@@ -69,9 +69,9 @@ SIGNED = {"reasoning": "I should look both up.", "reasoningSignature": "c2lnbmVk
 HIDDEN = {
     **SIGNED,
     "redactedThinking": ["aGlkZGVu"],
-}  # of an answer that begins so, aimock looks no further
+}  # aimock reads no further in an answer that begins like this
 
-# status -> type, code and message as a provider words it; and what that is to us.
+# status -> type, code and message in a provider's words; and our error for it.
 ERRORS: dict[str, tuple[int, str, str, str, type[LLMError]]] = {
     "bad-request": (
         400,
@@ -123,16 +123,16 @@ ERRORS: dict[str, tuple[int, str, str, str, type[LLMError]]] = {
 }
 
 
-def said(prompt: str, response: dict[str, Any], **more: Any) -> dict[str, Any]:
+def fixture(prompt: str, response: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"match": {"userMessage": prompt, **more.pop("match", {})}, "response": response, **more}
 
 
 FIXTURES: list[dict[str, Any]] = [
     *(
-        said(name, {"status": s, "error": {"type": t, "code": c, "message": m}})
+        fixture(name, {"status": s, "error": {"type": t, "code": c, "message": m}})
         for name, (s, t, c, m, _) in ERRORS.items()
     ),
-    said(
+    fixture(
         "wait-long",
         {
             "status": 429,
@@ -140,23 +140,23 @@ FIXTURES: list[dict[str, Any]] = [
             "retryAfter": 37,
         },
     ),
-    said("story", {"content": STORY, "usage": USAGE}, chunkSize=1),
-    said("cut-at-limit", {"content": "so far", "finishReason": "length", "usage": USAGE}),
-    said("two-cities", {"content": "both seen", "usage": USAGE}, match={"hasToolResult": True}),
-    said(
+    fixture("story", {"content": STORY, "usage": USAGE}, chunkSize=1),
+    fixture("cut-at-limit", {"content": "so far", "finishReason": "length", "usage": USAGE}),
+    fixture("two-cities", {"content": "both seen", "usage": USAGE}, match={"hasToolResult": True}),
+    fixture(
         "two-cities",
         {"content": "I look.", "toolCalls": LOOKS, "usage": USAGE},
         match={"hasToolResult": False},
         chunkSize=3,
     ),
-    said(
+    fixture(
         "think",
         {"content": "thought it over", **SIGNED, "usage": USAGE},
         match={"hasToolResult": True},
     ),
-    said("think signed", {"toolCalls": LOOKS, **SIGNED, "usage": USAGE}, chunkSize=3),
-    said("think hidden", {"toolCalls": LOOKS, **HIDDEN, "usage": USAGE}, chunkSize=3),
-    said(
+    fixture("think signed", {"toolCalls": LOOKS, **SIGNED, "usage": USAGE}, chunkSize=3),
+    fixture("think hidden", {"toolCalls": LOOKS, **HIDDEN, "usage": USAGE}, chunkSize=3),
+    fixture(
         "tool-before-text",
         {
             "blocks": [{"type": "toolCall", **LOOKS[0]}, {"type": "text", "text": "behind"}],
@@ -164,7 +164,7 @@ FIXTURES: list[dict[str, Any]] = [
         },
     ),
     *(
-        said(
+        fixture(
             f"cut-after-{n}.",
             {"content": STORY, "usage": USAGE},
             chunkSize=40,
@@ -174,7 +174,7 @@ FIXTURES: list[dict[str, Any]] = [
         for n in range(1, 20)
     ),
     *(
-        said(
+        fixture(
             f"cut-calls-after-{n}.",
             {"toolCalls": LOOKS},
             chunkSize=6,
@@ -183,23 +183,23 @@ FIXTURES: list[dict[str, Any]] = [
         )
         for n in range(1, 20)
     ),
-    said(
+    fixture(
         "cut-in-time",
         {"content": STORY},
         chunkSize=4,
-        disconnectAfterMs=1000,  # the first chunk must be out by then, on a busy machine too
+        disconnectAfterMs=1000,  # the first chunk must be out by then, on a busy machine, too
         streamingProfile={"ttft": 10, "tps": 20},
     ),
-    said("slow-start", {"content": STORY}, streamingProfile={"ttft": 20_000, "tps": 1000}),
-    said("slow-middle", {"content": STORY}, streamingProfile={"ttft": 1, "tps": 0.05}),
-    said(
+    fixture("slow-start", {"content": STORY}, streamingProfile={"ttft": 20_000, "tps": 1000}),
+    fixture("slow-middle", {"content": STORY}, streamingProfile={"ttft": 1, "tps": 0.05}),
+    fixture(
         "slow-but-steady",
         {"content": "one two three four five"},
         chunkSize=5,
         streamingProfile={"ttft": 100, "tps": 10},
     ),
-    said("picture", {"content": "a crab", "usage": USAGE}),
-    said("hello", {"content": "Hi there", "usage": USAGE}),
+    fixture("picture", {"content": "a crab", "usage": USAGE}),
+    fixture("hello", {"content": "Hi there", "usage": USAGE}),
 ]
 
 
@@ -228,17 +228,17 @@ def llm(server: Aimock, wire: str, **more: Any) -> LLM:
 
 
 def looking() -> tuple[Tool, list[str]]:
-    seen: list[str] = []
+    cities: list[str] = []
     lock = threading.Lock()
 
     @tool
     def look_up(city: str) -> str:
         """Look up a city."""
         with lock:
-            seen.append(city)
+            cities.append(city)
         return f"{city} is a city"
 
-    return look_up, seen
+    return look_up, cities
 
 
 def statuses(server: Aimock) -> list[int]:
@@ -252,9 +252,10 @@ def statuses(server: Aimock) -> list[int]:
 @every_wire
 @plain_and_streamed
 def test_a_question_is_answered(server: Aimock, wire: str, stream: bool) -> None:
-    """Streamed, each UTF-16 unit comes in a piece of its own, halves of a crab included."""
-    seen: list[Delta] = []
-    answer = llm(server, wire, stream=stream).completion("story", on_delta=seen.append)
+    """Streamed, each UTF-16 unit comes in a piece of its own, including the halves of a
+    surrogate pair."""
+    deltas: list[Delta] = []
+    answer = llm(server, wire, stream=stream).completion("story", on_delta=deltas.append)
     assert answer.text == STORY
     assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.stop_reason) == (
         11,
@@ -262,7 +263,7 @@ def test_a_question_is_answered(server: Aimock, wire: str, stream: bool) -> None
         "stop",
     )
     if stream:
-        assert len(seen) > 200
+        assert len(deltas) > 200
         assert "�" not in answer.text
 
 
@@ -276,7 +277,7 @@ def test_an_answer_cut_at_its_limit_says_so(server: Aimock, wire: str, stream: b
 @every_wire
 @plain_and_streamed
 def test_a_conversation_runs_parallel_calls(server: Aimock, wire: str, stream: bool) -> None:
-    look_up, seen = looking()
+    look_up, cities = looking()
     with Conversation(Agent(llm(server, wire, stream=stream), tools=[look_up])) as conversation:
         conversation.send_message("two-cities")
         state = conversation.run()
@@ -284,8 +285,8 @@ def test_a_conversation_runs_parallel_calls(server: Aimock, wire: str, stream: b
             ConversationStatus.FINISHED,
             "both seen",
         ), state.error
-        assert sorted(seen) == ["Paris", "Rome"]
-        assert sorted(answered(conversation)) == ["Paris is a city", "Rome is a city"]
+        assert sorted(cities) == ["Paris", "Rome"]
+        assert sorted(tool_results(conversation)) == ["Paris is a city", "Rome is a city"]
         first = next(
             event for event in conversation.get_history() if isinstance(event, ev.AssistantReplied)
         )
@@ -316,7 +317,7 @@ def test_thinking_goes_back_as_it_came(server: Aimock, wire: str, stream: bool) 
         stream=stream,
         **({**effort, "model": "gpt-5"} if wire == "openai_chat" else effort),
     )
-    look_up, seen = looking()
+    look_up, cities = looking()
     with Conversation(Agent(model, tools=[look_up])) as conversation:
         for prompt in ("think signed", "think hidden", "think signed again"):
             conversation.send_message(prompt)
@@ -329,12 +330,12 @@ def test_thinking_goes_back_as_it_came(server: Aimock, wire: str, stream: bool) 
             event for event in conversation.get_history() if isinstance(event, ev.AssistantReplied)
         ]
     assert [answer.reasoning for answer in answers] == ["I should look both up."] * 6
-    assert len(seen) == 6
+    assert len(cities) == 6
     assert statuses(server) == [200] * 6
 
 
 def test_aimock_would_refuse_thinking_without_its_signature(server: Aimock) -> None:
-    """So that the test before is one."""
+    """This shows that the test before it proves something."""
     look_up, _ = looking()
     model = llm(server, "anthropic_messages", reasoning_budget=2000)
     history: list[Message | Completion] = [Message("think signed")]
@@ -344,8 +345,8 @@ def test_aimock_would_refuse_thinking_without_its_signature(server: Aimock) -> N
         Message("a city", role="tool", tool_call_id=call.provider_id) for call in answer.calls
     ]
     assert model.completion([*history, answer, *results], [look_up]).text == "thought it over"
-    # Not thinking, as the wire must ask for where an answer without thoughts is continued; by
-    # force, it is refused.
+    # Without thinking, as the wire must request it when it continues an answer without thoughts;
+    # aimock refuses it with thinking.
     forced = model.replace(extra_body={"thinking": {"type": "enabled", "budget_tokens": 2000}})
     with pytest.raises(BadRequest, match="thinking"):
         forced.completion([*history, unsigned, *results], [look_up])
@@ -467,7 +468,7 @@ def test_every_fault_is_its_own_error(server: Aimock, wire: str, stream: bool, f
 def test_faults_at_random_are_overcome(
     server: Aimock, wire: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four in ten requests fail. Twenty failures in a row come once in 10^7 runs."""
+    """Four in ten requests fail. Twenty failures in a row happen once in 10^7 runs."""
     monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.001)
     headers = {
         "x-aimock-chaos-drop": "0.15",
@@ -504,14 +505,14 @@ def test_latency_beyond_the_timeout_is_one(server: Aimock, wire: str, stream: bo
 @every_wire
 @pytest.mark.parametrize("what", ["", "calls-"], ids=["text", "calls"])
 def test_a_truncated_stream_is_never_a_short_answer(server: Aimock, wire: str, what: str) -> None:
-    """The connection is destroyed behind each chunk in turn, with an answer of some ten chunks."""
+    """The connection is destroyed after each chunk in turn; the answer has some ten chunks."""
     look_up, _ = looking()
     model = llm(server, wire, stream=True, max_retries=0)
     outcomes: list[str] = []
     for number in range(1, 20):
-        answer = asked(model, f"cut-{what}after-{number}.", look_up)
+        answer = ask(model, f"cut-{what}after-{number}.", look_up)
         if isinstance(answer, LLMError):
-            # Node drops what it has not sent yet: behind the first chunk, that is all of it.
+            # Node drops unsent data: after the first chunk, that is the rest.
             assert isinstance(
                 answer, StreamInterrupted if number > 1 else StreamInterrupted | LLMConnectionError
             ), answer
@@ -533,12 +534,12 @@ def test_a_stream_that_breaks_off_in_time_is_asked_for_again(
     server: Aimock, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.001)
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with pytest.raises(StreamInterrupted):
         llm(server, wire, stream=True, max_retries=2).completion(
-            "cut-in-time", on_delta=seen.append
+            "cut-in-time", on_delta=deltas.append
         )
-    assert [delta.kind for delta in seen].count("restart") == 2
+    assert [delta.kind for delta in deltas].count("restart") == 2
     assert statuses(server) == [200] * 3
 
 
@@ -572,18 +573,18 @@ def test_a_call_is_cancelled_while_it_waits(server: Aimock, wire: str, stream: b
     timer.join()
 
 
-# --- the live checks, against what behaves and what does not ---
+# --- the live checks, against good and bad providers ---
 
 
 def of_a_provider(prompt: str, content: Any, **more: Any) -> dict[str, Any]:
-    return said(prompt, {"content": content, "usage": USAGE}, **more)
+    return fixture(prompt, {"content": content, "usage": USAGE}, **more)
 
 
 def looks_at(prompt: str, *cities: str, answer: str) -> list[dict[str, Any]]:
     calls = [{"name": "temperature", "arguments": {"city": city}} for city in cities]
     return [
-        said(prompt, {"content": answer, "usage": USAGE}, match={"hasToolResult": True}),
-        said(
+        fixture(prompt, {"content": answer, "usage": USAGE}, match={"hasToolResult": True}),
+        fixture(
             prompt,
             {
                 "toolCalls": calls,
@@ -612,12 +613,12 @@ PROVIDER: list[dict[str, Any]] = [
     *looks_at(live.WEATHER, "Paris", "Rome", answer="17 and 23 degrees"),
     *looks_at(live.THINK_1, "Paris", "Rome", answer="Rome"),
     *looks_at(live.THINK_2, "Oslo", answer="Yes"),
-    said(live.FILLER * 10, FIXTURES[list(ERRORS).index("too-long")]["response"]),
+    fixture(live.FILLER * 10, FIXTURES[list(ERRORS).index("too-long")]["response"]),
 ]
 
 
-def checked(*specs: str) -> subprocess.CompletedProcess[str]:
-    """The live checks in a process of their own, asked to tell as much as they can."""
+def run_live_checks(*specs: str) -> subprocess.CompletedProcess[str]:
+    """Run the live checks in a process of their own, with the most verbose output."""
     loud = ["-vv", "-rA", "-s", "--showlocals", "--tb=long", "--log-level=DEBUG"]
     command = [
         sys.executable,
@@ -638,11 +639,11 @@ def test_the_live_checks_pass_with_a_provider_that_behaves() -> None:
             for name, wires in live.WIRES.items()
             for wire in wires[:1]
         ]
-        found = checked(*specs)
-        assert found.returncode == 0, found.stdout
-        # The one that is skipped is Gemini's window, which is too large to fill.
-        assert re.search(r"\n\S* 51 passed, 1 skipped", found.stdout), found.stdout
-        assert KEY not in found.stdout + found.stderr
+        process = run_live_checks(*specs)
+        assert process.returncode == 0, process.stdout
+        # The skipped one is Gemini's window, which is too large to fill.
+        assert re.search(r"\n\S* 51 passed, 1 skipped", process.stdout), process.stdout
+        assert KEY not in process.stdout + process.stderr
 
 
 @pytest.mark.slow
@@ -652,17 +653,17 @@ def test_the_live_checks_fail_with_a_provider_that_does_not_and_keep_the_key() -
         return text(secret) if request.number % 2 else (400, {}, {"error": {"message": secret}})
 
     with ModelServer(answer) as server:
-        found = checked(f"groq:model-x@{server.url}={KEY}")
-    assert found.returncode == 1, found.stdout
-    assert re.search(r"\n\S* 1[123] failed", found.stdout), found.stdout
-    assert "model-x-openai_chat" in found.stdout
-    assert KEY[:8] not in found.stdout + found.stderr
+        process = run_live_checks(f"groq:model-x@{server.url}={KEY}")
+    assert process.returncode == 1, process.stdout
+    assert re.search(r"\n\S* 1[123] failed", process.stdout), process.stdout
+    assert "model-x-openai_chat" in process.stdout
+    assert KEY[:8] not in process.stdout + process.stderr
 
 
 @pytest.mark.slow
 def test_a_spec_that_cannot_be_read_is_not_repeated() -> None:
     for spec in (KEY, f"groq={KEY}", f"={KEY}"):
-        found = checked(spec)
-        assert found.returncode == 2, found.stdout
-        assert "--live takes PROVIDER=KEY" in found.stdout
-        assert KEY[:8] not in found.stdout + found.stderr
+        process = run_live_checks(spec)
+        assert process.returncode == 2, process.stdout
+        assert "--live takes PROVIDER=KEY" in process.stdout
+        assert KEY[:8] not in process.stdout + process.stderr

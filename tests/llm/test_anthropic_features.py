@@ -26,8 +26,8 @@ from tests.model_server import ModelServer, Request, Stream
 COUNTS = {"input_tokens": 10, "output_tokens": 5}
 
 
-def text(said: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, **more}
+def text(content: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": content, **more}
 
 
 def message(*content: Any, stop: str = "end_turn", **more: Any) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def message(*content: Any, stop: str = "end_turn", **more: Any) -> dict[str, Any
 
 
 def sse(answer: dict[str, Any]) -> bytes:
-    """The event stream of a plain answer."""
+    """Return the event stream of a plain answer."""
     start = {**answer, "content": [], "stop_reason": None, "usage": {"input_tokens": 1}}
     late = ("container", "stop_details", "stop_sequence", "context_management")
     for key in late:
@@ -61,8 +61,8 @@ def sse(answer: dict[str, Any]) -> bytes:
             deltas += [{"type": "citations_delta", "citation": one} for one in cited]
         elif "input" in block:
             first["input"] = {}
-            written = json.dumps(block["input"])
-            deltas = [{"type": "input_json_delta", "partial_json": written}]
+            arguments_json = json.dumps(block["input"])
+            deltas = [{"type": "input_json_delta", "partial_json": arguments_json}]
         elif block["type"] == "compaction":
             first["content"] = None
             deltas = [{"type": "compaction_delta", "content": block["content"]}]
@@ -82,12 +82,13 @@ def sse(answer: dict[str, Any]) -> bytes:
 
 
 def model(server: ModelServer, **more: Any) -> LLM:
-    given = {"wire": "anthropic_messages", "max_retries": 0, **more}
-    return LLM("claude-sonnet-5", "key", server.url, **given)
+    options = {"wire": "anthropic_messages", "max_retries": 0, **more}
+    return LLM("claude-sonnet-5", "key", server.url, **options)
 
 
-def asked(answer: dict[str, Any], size: int = 9) -> Completion:
-    """The answer, read plain and streamed: both give the same, and go back as they came."""
+def read_both_ways(answer: dict[str, Any], size: int = 9) -> Completion:
+    """Return an answer after it was read plain and streamed. Both give the same, and go back
+    unchanged."""
     data = sse(answer)
     stream = Stream([data[at : at + size] for at in range(0, len(data), size)])
     with ModelServer([answer, stream, message(), message()]) as server:
@@ -145,10 +146,10 @@ SEARCH = [
 def test_citations_say_which_part_of_the_text_they_support_and_searches_show_their_results() -> (
     None
 ):
-    found = asked(message(*SEARCH), size=1)
-    assert found.text == "Let me look.\n\nIt is sunny."
-    assert [part.text for part in found.parts] == ["Let me look.", "It is sunny."]
-    (cited,) = found.citations
+    answer = read_both_ways(message(*SEARCH), size=1)
+    assert answer.text == "Let me look.\n\nIt is sunny."
+    assert [part.text for part in answer.parts] == ["Let me look.", "It is sunny."]
+    (cited,) = answer.citations
     assert cited == Citation(
         "https://a.example",
         "A",
@@ -158,9 +159,9 @@ def test_citations_say_which_part_of_the_text_they_support_and_searches_show_the
         25,
         {"type": "web_search_result_location"},
     )
-    assert found.text[cited.start : cited.end] == "sunny"
+    assert answer.text[cited.start : cited.end] == "sunny"
     result = {"type": "web_search_result", "url": "https://a.example", "title": "A"}
-    assert found.server_calls == (
+    assert answer.server_calls == (
         ServerToolCall("web_search", "s1", {"query": "q"}, [{**result, "page_age": None}]),
     )
 
@@ -196,8 +197,10 @@ def test_citations_say_which_part_of_the_text_they_support_and_searches_show_the
     ],
 )
 def test_every_kind_of_citation_is_read(citation: dict[str, Any], expected: Any) -> None:
-    given = {key: value for key, value in citation.items() if key != "file_id"}
-    (cited,) = asked(message(text("yes", citations=[{**given, "cited_text": "q"}]))).citations
+    fields = {key: value for key, value in citation.items() if key != "file_id"}
+    (cited,) = read_both_ways(
+        message(text("yes", citations=[{**fields, "cited_text": "q"}]))
+    ).citations
     url, title, source, details = expected
     assert cited == Citation(url, title, "q", source, 0, 3, {"type": citation["type"], **details})
 
@@ -230,40 +233,44 @@ def test_tools_that_the_provider_ran_have_their_outputs_and_files() -> None:
         text("done"),
     ]
     container = {"id": "container_1", "expires_at": "2026-06-30T23:59:30Z"}
-    found = asked(message(*content, container=container))
-    assert found.server_calls == (
+    answer = read_both_ways(message(*content, container=container))
+    assert answer.server_calls == (
         ServerToolCall("bash_code_execution", "s1", {"command": "ls"}, ran),
         ServerToolCall("text_editor_code_execution", "s2", {"path": "a"}, failed, True),
         ServerToolCall("tool_search_tool_bm25", "s3", {"query": "x"}, search),
         ServerToolCall("ask", "m1", {}, [text("no")], True),
         ServerToolCall("web_fetch", "s4", {"url": "u"}),
     )
-    assert found.media == (FileContent(file_id="file_1", provider="anthropic"),)
-    assert found.container == "container_1"
-    assert found.provider_details == {"container": container, "mcp_servers": {"m1": "wiki"}}
+    assert answer.media == (FileContent(file_id="file_1", provider="anthropic"),)
+    assert answer.container == "container_1"
+    assert answer.provider_details == {"container": container, "mcp_servers": {"m1": "wiki"}}
 
 
 def test_a_result_whose_call_was_in_a_paused_answer_is_kept() -> None:
     late = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
-    found = model_read(message(late, text("ok"), stop="pause_turn"))
-    assert found.server_calls == (ServerToolCall("web_search", "s1", None, []),)
-    assert found.stop_reason == "pause"
+    answer = model_read(message(late, text("ok"), stop="pause_turn"))
+    assert answer.server_calls == (ServerToolCall("web_search", "s1", None, []),)
+    assert answer.stop_reason == "pause"
 
 
 def test_a_refusal_with_text_says_why_and_an_answer_its_stop_sequence_and_tier() -> None:
     details = {"type": "refusal", "category": "cyber", "explanation": "Not that."}
-    refused = asked(message(text("Well"), stop="refusal", stop_details=details))
+    refused = read_both_ways(message(text("Well"), stop="refusal", stop_details=details))
     assert (refused.stop_reason, refused.refusal) == ("content_filter", "cyber: Not that.")
     assert refused.provider_details["stop_details"] == details
-    plain = asked(message(text("Well"), stop="refusal"))
+    plain = read_both_ways(message(text("Well"), stop="refusal"))
     assert plain.refusal == "The model refused to answer."
     usage = {**COUNTS, "service_tier": "priority"}
-    ended = asked(message(text("a"), stop="stop_sequence", stop_sequence="END", usage=usage))
+    ended = read_both_ways(
+        message(text("a"), stop="stop_sequence", stop_sequence="END", usage=usage)
+    )
     assert (ended.stop_sequence, ended.service_tier) == ("END", "priority")
 
 
-def run(kind: str, sent: int, received: int, hour: int = 0, **more: Any) -> dict[str, Any]:
-    counts = {"input_tokens": sent, "output_tokens": received}
+def run(
+    kind: str, input_tokens: int, output_tokens: int, hour: int = 0, **more: Any
+) -> dict[str, Any]:
+    counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}
     cache = {"ephemeral_1h_input_tokens": hour, "ephemeral_5m_input_tokens": 0}
     return {
         "type": kind,
@@ -280,38 +287,40 @@ def test_all_tokens_that_are_billed_are_counted() -> None:
     runs = [run("compaction", 180_000, 3_500), run("message", 23_000, 1_000)]
     block = {"type": "compaction", "content": "Summary"}
     top = {"input_tokens": 23_000, "output_tokens": 1_000, "iterations": runs}
-    found = asked(message(block, text("a"), usage=top))
-    assert found.usage == Usage(203_000, 4_500)
-    assert found.provider_details["iterations"] == runs
-    assert (found.text, found.context_tokens) == ("a", 23_000)
+    answer = read_both_ways(message(block, text("a"), usage=top))
+    assert answer.usage == Usage(203_000, 4_500)
+    assert answer.provider_details["iterations"] == runs
+    assert (answer.text, answer.context_tokens) == ("a", 23_000)
     # A pause after the compaction: the counts of the message itself are zero.
     paused = {**top, "input_tokens": 0, "output_tokens": 0, "iterations": runs[:1]}
-    found = asked(message(block, stop="compaction", usage=paused))
-    assert (found.usage, found.stop_reason) == (Usage(180_000, 3_500), "pause")
+    answer = read_both_ways(message(block, stop="compaction", usage=paused))
+    assert (answer.usage, answer.stop_reason) == (Usage(180_000, 3_500), "pause")
     advised = [run("message", 5, 2, hour=7), run("advisor_message", 20, 3, model="claude-opus-5")]
     top = {**run("message", 5, 2, hour=7), "iterations": advised}
-    usage = asked(message(text("a"), usage=top)).usage
+    usage = read_both_ways(message(text("a"), usage=top)).usage
     assert usage == Usage(32, 5, 0, 7, cache_write_1h_tokens=7)
 
 
 def test_each_model_run_behind_an_answer_has_its_own_price() -> None:
-    """Two runs that together are longer than the limit of the higher price, and an advisor."""
+    """Two runs together exceed the limit of the higher price; an advisor runs, too."""
     runs = [run("compaction", 150_000, 1_000), run("message", 60_000, 1_000)]
     top = {"input_tokens": 60_000, "output_tokens": 1_000, "iterations": runs}
-    separately = [cost(Usage(sent, 1_000), *SONNET) or 0.0 for sent in (150_000, 60_000)]
-    sent = message(text("a"), usage=top, model="claude-sonnet-4-5")
-    with ModelServer([sent, sent]) as server:
+    separately = [cost(Usage(tokens, 1_000), *SONNET) or 0.0 for tokens in (150_000, 60_000)]
+    response = message(text("a"), usage=top, model="claude-sonnet-4-5")
+    with ModelServer([response, response]) as server:
         for stream in (False, True):
             priced = Sonnet("m", "key", server.url, wire="anthropic_messages", stream=stream)
-            found = priced.completion("hi")
-            assert [one.usage.input_tokens for one in found.runs] == [150_000, 60_000]
-            assert found.usage == Usage(210_000, 2_000)
-            assert found.cost == sum(separately)
-            assert found.cost < (priced.cost(found.usage) or 0.0)
+            answer = priced.completion("hi")
+            assert [one.usage.input_tokens for one in answer.runs] == [150_000, 60_000]
+            assert answer.usage == Usage(210_000, 2_000)
+            assert answer.cost == sum(separately)
+            assert answer.cost < (priced.cost(answer.usage) or 0.0)
     advised = [run("message", 5, 2), run("advisor_message", 20, 3, model="claude-opus-4-5")]
-    found = asked(message(text("a"), usage={**run("message", 5, 2), "iterations": advised}))
-    assert [one.model for one in found.runs] == ["", "claude-opus-4-5"]
-    assert not asked(message(text("a"), usage={**top, "input_tokens": 10**6})).runs
+    answer = read_both_ways(
+        message(text("a"), usage={**run("message", 5, 2), "iterations": advised})
+    )
+    assert [one.model for one in answer.runs] == ["", "claude-opus-4-5"]
+    assert not read_both_ways(message(text("a"), usage={**top, "input_tokens": 10**6})).runs
 
 
 SONNET = ("claude-sonnet-4-5", "https://api.anthropic.com")
@@ -333,9 +342,11 @@ def test_applied_edits_fallbacks_and_future_blocks_are_kept() -> None:
         {"type": "of_the_future", "data": {"x": [1]}},
         text("b"),
     ]
-    found = asked(message(*content, context_management=edits, stop="model_context_window_exceeded"))
-    assert (found.text, found.stop_reason) == ("a\n\nb", "length")
-    assert found.provider_details == {"context_management": edits}
+    answer = read_both_ways(
+        message(*content, context_management=edits, stop="model_context_window_exceeded")
+    )
+    assert (answer.text, answer.stop_reason) == ("a\n\nb", "length")
+    assert answer.provider_details == {"context_management": edits}
 
 
 def test_files_go_in_by_bytes_address_and_id() -> None:
@@ -354,9 +365,9 @@ def test_files_go_in_by_bytes_address_and_id() -> None:
         llm = model(server, prompt_caching=False, headers={"anthropic-beta": "other-2026"})
         llm.completion([Message((TextContent("see"), *files))])
         llm.completion("no file")
-        sent, other = server.requests
+        request, other = server.requests
     pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}
-    assert sent.messages[0]["content"] == [
+    assert request.messages[0]["content"] == [
         text("see"),
         {"type": "document", "source": pdf, "title": "a.pdf"},
         {"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}},
@@ -372,7 +383,7 @@ def test_files_go_in_by_bytes_address_and_id() -> None:
         text("[text/plain bad.txt, 2 bytes: this model's API takes no such file]"),
         text("[video/mp4 v.mp4, 1 bytes: this model's API takes no such file]"),
     ]
-    assert sent.headers["anthropic-beta"] == "other-2026,files-api-2025-04-14"
+    assert request.headers["anthropic-beta"] == "other-2026,files-api-2025-04-14"
     assert other.headers["anthropic-beta"] == "other-2026"
 
 
@@ -384,27 +395,27 @@ def test_files_of_results_stand_where_the_api_takes_them(failed: bool) -> None:
     with ModelServer([message(text("ok"))]) as server:
         items = [Message("hi"), Completion(calls=(call,)), (call, result)]
         model(server, prompt_caching=False).completion(Transcript(items))
-        (sent,) = server.requests
+        (request,) = server.requests
     upload = {"type": "container_upload", "file_id": "f1"}
     document = {"type": "document", "source": {"type": "file", "file_id": "f2"}}
     caption = text("Returned by t (call c1):")
     answered = {"type": "tool_result", "tool_use_id": "c1"}
     mentioned = "see\n(text/csv, shown below)\n(file, shown below)"
-    assert sent.messages[-1]["content"] == (
+    assert request.messages[-1]["content"] == (
         [{**answered, "content": mentioned, "is_error": True}, caption, upload, document]
         if failed
         else [{**answered, "content": [text("see"), document]}, caption, upload]
     )
-    assert sent.headers["anthropic-beta"] == "files-api-2025-04-14"
+    assert request.headers["anthropic-beta"] == "files-api-2025-04-14"
 
 
 def test_documents_are_cited_on_request() -> None:
     with ModelServer([message(text("ok"))]) as server:
         llm = model(server, extra_body={"citations": {"enabled": True}}, prompt_caching=False)
         llm.completion([Message((FileContent(b"text", "text/plain"),))])
-        sent = server.requests[0].json
-    assert "citations" not in sent
-    assert sent["messages"][0]["content"][0]["citations"] == {"enabled": True}
+        body = server.requests[0].json
+    assert "citations" not in body
+    assert body["messages"][0]["content"][0]["citations"] == {"enabled": True}
 
 
 CONTAINER = {"id": "container_1", "expires_at": "2026-06-30T23:59:30Z"}
@@ -462,8 +473,8 @@ def test_a_container_that_is_gone_is_left_out(refusal: Any) -> None:
         llm = model(it)
         first = llm.completion("hi")
         second = llm.completion(Transcript([Message("hi"), first, Message("go on")]))
-        sent = [request.json.get("container") for request in it.requests]
-    assert (second.text, sent) == ("b", [None, "container_1", None])
+        containers = [request.json.get("container") for request in it.requests]
+    assert (second.text, containers) == ("b", [None, "container_1", None])
     assert "container_1" in second.notes[0]
 
 
@@ -480,7 +491,7 @@ def test_another_error_is_raised_at_once() -> None:
 
 SCHEMA = {"type": "object", "properties": {}}
 FIND = ToolDefinition("find_tools", "Find more tools.", SCHEMA)
-FOUND = ToolDefinition("git.push", "Push.", SCHEMA, "git__push", deferred=True)
+DEFERRED_TOOL = ToolDefinition("git.push", "Push.", SCHEMA, "git__push", deferred=True)
 CALL = ToolCall("1.0", "find_tools", {"query": "push"}, "c1")
 NOTE = "(not searched: x is down)"
 SEARCHED = ToolResult(
@@ -499,8 +510,8 @@ def searching(name: str, *tools: ToolDefinition, items: Any = None) -> dict[str,
 
 def test_tools_that_a_search_found_are_shown_where_they_were_found() -> None:
     before = searching("claude-sonnet-5", FIND, items=[Message("hi")])
-    body = searching("claude-sonnet-5", FIND, FOUND)
-    # The beginning that the API caches is unchanged: it leaves out deferred definitions.
+    body = searching("claude-sonnet-5", FIND, DEFERRED_TOOL)
+    # The prefix that the API caches is unchanged: it leaves out deferred definitions.
     assert body["tools"][0] == before["tools"][0]
     assert body["tools"][0]["cache_control"] == {"type": "ephemeral"}
     assert body["tools"][1] == {
@@ -515,23 +526,23 @@ def test_tools_that_a_search_found_are_shown_where_they_were_found() -> None:
 
 
 def test_a_found_tool_that_is_not_referred_to_is_sent_as_usual_and_a_lost_one_is_text() -> None:
-    (_, tool) = searching("claude-sonnet-5", FIND, FOUND, items=[Message("hi")])["tools"]
+    (_, tool) = searching("claude-sonnet-5", FIND, DEFERRED_TOOL, items=[Message("hi")])["tools"]
     assert "defer_loading" not in tool
     body = searching("claude-sonnet-5", FIND)
     assert body["messages"][-1]["content"][0]["content"] == f"- git.push: Push.\n{NOTE}"
-    # The transcript keeps the bytes of a request in which the tool was there.
+    # The transcript keeps the bytes of a request that had the tool.
     transcript = Transcript([Message("hi"), Completion(calls=(CALL,)), (CALL, SEARCHED)])
     with ModelServer([message(text("ok"))] * 2) as server:
         llm = model(server)
-        llm.completion(transcript, [FIND, FOUND])
+        llm.completion(transcript, [FIND, DEFERRED_TOOL])
         llm.completion(transcript, [FIND])
-        sent = server.requests[1].messages
-    assert sent[-1]["content"][0]["content"] == [text("git__push (no longer available)")]
+        messages = server.requests[1].messages
+    assert messages[-1]["content"][0]["content"] == [text("git__push (no longer available)")]
 
 
 @pytest.mark.parametrize("name", ["claude-3-7-sonnet-latest", "claude-opus-4-1", "glm-5"])
 def test_models_that_do_not_know_references_get_text_and_definitions(name: str) -> None:
-    body = searching(name, FIND, FOUND)
+    body = searching(name, FIND, DEFERRED_TOOL)
     assert not any("defer_loading" in tool for tool in body["tools"])
     assert body["messages"][-1]["content"][0]["content"] == f"- git.push: Push.\n{NOTE}"
 
@@ -539,10 +550,10 @@ def test_models_that_do_not_know_references_get_text_and_definitions(name: str) 
 def test_the_cache_has_the_lifetime_that_was_asked_for() -> None:
     with ModelServer([message(text("ok"))]) as server:
         model(server, prompt_caching="1h").completion("hi", system="s")
-        sent = server.requests[0].json
+        body = server.requests[0].json
     mark = {"type": "ephemeral", "ttl": "1h"}
-    assert sent["system"][0]["cache_control"] == mark
-    assert sent["messages"][0]["content"][-1]["cache_control"] == mark
+    assert body["system"][0]["cache_control"] == mark
+    assert body["messages"][0]["content"][-1]["cache_control"] == mark
     for wrong in ("2h", 1, None):
         with pytest.raises(ConfigurationError, match="prompt_caching takes True, False, '5m'"):
             LLM("claude-sonnet-5", prompt_caching=wrong)  # pyright: ignore[reportArgumentType]
@@ -566,14 +577,14 @@ def test_kinds_of_tokens_have_their_prices() -> None:
 def test_a_reopened_conversation_goes_on_in_its_container(tmp_path: Path) -> None:
     answers = [message(text("a"), container=CONTAINER), message(text("b"))]
     with ModelServer(answers) as server:
-        for said in ("hi", "go on"):
+        for word in ("hi", "go on"):
             store = SQLiteStore(tmp_path / "journal.db")
             with Conversation(Agent(model(server)), store, id="one") as conversation:
-                conversation.send_message(said)
+                conversation.send_message(word)
                 conversation.run()
             store.close()
-        sent = [request.json.get("container") for request in server.requests]
-    assert sent == [None, "container_1"]
+        values = [request.json.get("container") for request in server.requests]
+    assert values == [None, "container_1"]
 
 
 def test_a_conversation_asks_again_after_a_pause_for_a_compaction() -> None:
@@ -599,12 +610,13 @@ def sent_after(server: ModelServer) -> list[Any]:
     ]
 
 
-def talk(answers: list[Any], said: list[str], **more: Any) -> tuple[list[Any], Conversation]:
-    """Have a conversation with these answers, and return the last request's blocks by message."""
+def talk(answers: list[Any], texts: list[str], **more: Any) -> tuple[list[Any], Conversation]:
+    """Have a conversation with these answers, and return the types of the last request's blocks
+    by message, and the conversation."""
     with ModelServer(answers) as server:
         conversation = Conversation(Agent(model(server, **more)))
         with conversation:
-            for one in said:
+            for one in texts:
                 conversation.send_message(one)
                 conversation.run().raise_for_status()
             assert replay(conversation.get_history()).same
@@ -613,36 +625,36 @@ def talk(answers: list[Any], said: list[str], **more: Any) -> tuple[list[Any], C
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_cut_off_call_of_the_providers_tool_is_not_sent_back(stream: bool) -> None:
-    """The API: "`web_search` tool use with id `s1` was found without a corresponding
+    """The API's error: "`web_search` tool use with id `s1` was found without a corresponding
     `web_search_tool_result` block"."""
     cut = message(text("Let me look. "), server_call("s1", "web_search", query="q"))
     cut["stop_reason"] = "max_tokens"
-    done = message(text("Done."))
-    answers = [Stream([sse(one)]) if stream else one for one in (cut, done)]
-    sent, _ = talk(answers, ["hi"], stream=stream)
-    assert sent == [["text"], ["text"], ["text"]]
+    last = message(text("Done."))
+    answers = [Stream([sse(one)]) if stream else one for one in (cut, last)]
+    blocks, _ = talk(answers, ["hi"], stream=stream)
+    assert blocks == [["text"], ["text"], ["text"]]
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
     alone = message(thought, server_call("s1", "web_search"), stop="max_tokens")
-    answers = [Stream([sse(one)]) if stream else one for one in (alone, done)]
-    sent, _ = talk(answers, ["hi"], stream=stream)
-    assert sent == [["text"], ["text"]], "an answer of nothing else is not sent at all"
+    answers = [Stream([sse(one)]) if stream else one for one in (alone, last)]
+    blocks, _ = talk(answers, ["hi"], stream=stream)
+    assert blocks == [["text"], ["text"]], "an answer of nothing else is not sent at all"
 
 
 def test_input_that_was_cut_off_is_not_sent_back_even_in_a_pause() -> None:
     answer = message(text("I look."), server_call("s1", "web_search"), stop="pause_turn")
     broken = sse(answer).replace(b'"partial_json": "{}"', b'"partial_json": "{\\"query\\": \\"w"')
     assert broken != sse(answer)
-    sent, _ = talk([Stream([broken]), message(text("Done."))], ["hi"], stream=True)
-    assert sent == [["text"], ["text"]]
+    blocks, _ = talk([Stream([broken]), message(text("Done."))], ["hi"], stream=True)
+    assert blocks == [["text"], ["text"]]
 
 
 def test_a_pause_goes_on_with_the_call_and_its_result_stays_in_the_next_answer() -> None:
     paused = message(text("I look."), server_call("s1", "web_search", q=1), stop="pause_turn")
-    found = message(searched(), text("Done."))
-    sent, _ = talk([paused, found], ["hi"])
-    assert sent == [["text"], ["text", "s1"]]
-    sent, _ = talk([paused, found, message(text("Bye."))], ["hi", "more"])
-    assert sent == [["text"], ["text", "s1"], ["s1", "text"], ["text"]]
+    resumed_answer = message(searched(), text("Done."))
+    blocks, _ = talk([paused, resumed_answer], ["hi"])
+    assert blocks == [["text"], ["text", "s1"]]
+    blocks, _ = talk([paused, resumed_answer, message(text("Bye."))], ["hi", "more"])
+    assert blocks == [["text"], ["text", "s1"], ["s1", "text"], ["text"]]
 
 
 def test_a_message_within_a_pause_ends_the_call() -> None:
@@ -692,8 +704,9 @@ def model_read(answer: dict[str, Any]) -> Completion:
 
 
 def bound_thinking(request: Request) -> Any:
-    """A model that signs its thinking with the conversation before it, and refuses to read it
-    behind any other: https://platform.claude.com/docs/en/build-with-claude/preserved-thinking"""
+    """Answer as a model that signs its thinking with the conversation before it, and refuses to
+    read it after any other:
+    https://platform.claude.com/docs/en/build-with-claude/preserved-thinking"""
     messages = request.messages
     prefix: list[Any] = []
     for number, one in enumerate(messages):
@@ -722,8 +735,8 @@ def test_thinking_that_a_condensation_has_made_unreadable_is_left_out() -> None:
         tool = Tool("look", "Looks.", lambda: "a cat " * 300)
         agent = Agent(model(server), [tool], condenser=ToolOutputCondenser(0, 300))
         with Conversation(agent) as conversation:
-            for said in ("one", "two"):
-                conversation.send_message(said)
+            for word in ("one", "two"):
+                conversation.send_message(word)
                 conversation.run().raise_for_status()
             before = len(server.requests)
             conversation.condense()
@@ -731,14 +744,14 @@ def test_thinking_that_a_condensation_has_made_unreadable_is_left_out() -> None:
             conversation.run().raise_for_status()
             events = conversation.get_history()
             assert replay(events).same
-        sent = server.requests[before:]
+        request = server.requests[before:]
         answers = [event for event in events if isinstance(event, AssistantReplied)]
-        refused = len(sent) - len(answers[before:])
+        refused = len(request) - len(answers[before:])
         assert refused == 1, "later requests leave it out at once"
-        kinds = [block["type"] for one in sent[1].messages for block in one["content"]]
+        kinds = [block["type"] for one in request[1].messages for block in one["content"]]
         assert "thinking" not in kinds
         assert "tool_use" in kinds
-        last = [block["type"] for one in sent[-1].messages for block in one["content"]]
+        last = [block["type"] for one in request[-1].messages for block in one["content"]]
         assert last.count("thinking") == len(answers) - before - 1, "new thinking is sent"
         notes = [note for one in answers for note in one.notes]
         assert notes == [

@@ -50,8 +50,8 @@ PNG_BLOCK = {
 EPHEMERAL = {"type": "ephemeral"}
 
 
-def text(said: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, **more}
+def text(content: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": content, **more}
 
 
 def tool_use(
@@ -89,11 +89,11 @@ def parsed(answer: Any) -> Completion:
 
 
 def echoed(answer: Any, **changes: Any) -> Any:
-    """What an answer is in the next request; None if nothing."""
-    found = msgspec.structs.replace(
+    """Return the content of an answer in the next request, or None if it has none."""
+    completion = msgspec.structs.replace(
         parsed(answer) if isinstance(answer, dict) else answer, **changes
     )
-    fragment = wire.assistant(found.text, found.calls, found.native, {})
+    fragment = wire.assistant(completion.text, completion.calls, completion.native, {})
     return json.loads(fragment)["content"] if fragment else None
 
 
@@ -164,11 +164,11 @@ def test_white_space_at_the_end_of_an_answer_is_left_out() -> None:
     )
 
 
-@pytest.mark.parametrize("said", ["", " \n"])
-def test_an_answer_that_says_nothing_is_no_message(said: str) -> None:
-    assert wire.assistant(said, (), NO_NATIVE, {}) == b""
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_an_answer_that_says_nothing_is_no_message(blank: str) -> None:
+    assert wire.assistant(blank, (), NO_NATIVE, {}) == b""
     assert json.loads(
-        wire.assistant(said, (ToolCall("1.0", "t", provider_id="a"),), NO_NATIVE, {})
+        wire.assistant(blank, (ToolCall("1.0", "t", provider_id="a"),), NO_NATIVE, {})
     )["content"] == [tool_use("a")]
 
 
@@ -179,24 +179,24 @@ def test_an_invalid_call_goes_back_as_an_object() -> None:
     ]
 
 
-@pytest.mark.parametrize("given", ["call|1", "call.1", "höme", "a b", "3.0"])
+@pytest.mark.parametrize("provider_id", ["call|1", "call.1", "höme", "a b", "3.0"])
 def test_ids_of_other_providers_are_put_in_letters_that_the_api_takes_on_both_sides(
-    given: str,
+    provider_id: str,
 ) -> None:
-    call = ToolCall("9.9", "t", provider_id=given)
+    call = ToolCall("9.9", "t", provider_id=provider_id)
     used = json.loads(wire.assistant("", (call,), NO_NATIVE, {}))["content"][0]["id"]
     assert (
         json.loads(wire.results([(call, ToolResult("x"))], {}))["content"][0]["tool_use_id"] == used
     )
     assert used.isascii()
     assert used.replace("_", "").replace("-", "").isalnum()
-    assert used != given
+    assert used != provider_id
 
 
 def test_two_ids_stay_two() -> None:
     calls = [ToolCall("", "t", provider_id=id) for id in ("a.b", "a|b", "a_b", "a-b")]
-    found = json.loads(wire.assistant("", calls, NO_NATIVE, {}))["content"]
-    assert len({block["id"] for block in found}) == 4
+    data = json.loads(wire.assistant("", calls, NO_NATIVE, {}))["content"]
+    assert len({block["id"] for block in data}) == 4
 
 
 def test_a_call_without_a_providers_id_has_ours() -> None:
@@ -234,8 +234,8 @@ def test_a_call_without_a_providers_id_has_ours() -> None:
 def test_a_result_is_said_in_text_and_pictures(
     result: ToolResult, expected: dict[str, Any]
 ) -> None:
-    found = json.loads(wire.results([(ToolCall("1.0", "t", provider_id="c1"), result)], {}))
-    assert found == {
+    data = json.loads(wire.results([(ToolCall("1.0", "t", provider_id="c1"), result)], {}))
+    assert data == {
         "role": "user",
         "content": [{"type": "tool_result", "tool_use_id": "c1", **expected}],
     }
@@ -301,16 +301,16 @@ def test_an_ordinary_answer_has_no_native_form() -> None:
     ],
 )
 def test_what_is_more_than_text_and_calls_goes_back_byte_for_byte(content: list[Any]) -> None:
-    given = (
+    data = (
         b'{"stop_reason":"end_turn","content":'
         + json.dumps(content, indent=1).encode()
         + b',"id":"x"}'
     )
-    found = wire.parse(given)
-    assert bytes(found.native) == json.dumps(content, indent=1).encode()
-    fragment = wire.assistant(found.text, found.calls, found.native, {})
+    answer = wire.parse(data)
+    assert bytes(answer.native) == json.dumps(content, indent=1).encode()
+    fragment = wire.assistant(answer.text, answer.calls, answer.native, {})
     assert json.loads(fragment) == {"role": "assistant", "content": content}
-    for block in msgspec.json.decode(found.native, type=list[msgspec.Raw]):
+    for block in msgspec.json.decode(answer.native, type=list[msgspec.Raw]):
         assert bytes(block) in fragment
 
 
@@ -363,13 +363,13 @@ def test_a_call_in_a_native_form_follows_the_calls_of_the_journal() -> None:
     edited = msgspec.structs.replace(first, arguments={"n": 2})
     broken = msgspec.structs.replace(second, raw="{", invalid="It is not JSON.")
     added = ToolCall("7.3", "more", {"x": 1}, "c.d")
-    found = echoed(answer, calls=(edited, broken, added))
-    assert found[:3] == [
+    blocks = echoed(answer, calls=(edited, broken, added))
+    assert blocks[:3] == [
         thinking(),
         tool_use("a", input={"n": 2}),
         tool_use("b", input={"invalid_json": "{"}),
     ]
-    assert (len(found), found[3]["name"]) == (4, "more")
+    assert (len(blocks), blocks[3]["name"]) == (4, "more")
 
 
 def test_two_calls_of_one_id_get_ids_of_ours_in_the_native_form_too() -> None:
@@ -378,11 +378,13 @@ def test_two_calls_of_one_id_get_ids_of_ours_in_the_native_form_too() -> None:
     )
     calls = parsed(answer).calls
     assert [call.provider_id for call in calls] == ["same", ""]
-    named = tuple(
+    calls_with_ids = tuple(
         msgspec.structs.replace(call, id=f"3.{number}") for number, call in enumerate(calls)
     )
-    ids = [block["id"] for block in echoed(answer, calls=named)[1:]]
-    results = json.loads(wire.results([(call, ToolResult("x")) for call in named], {}))["content"]
+    ids = [block["id"] for block in echoed(answer, calls=calls_with_ids)[1:]]
+    results = json.loads(wire.results([(call, ToolResult("x")) for call in calls_with_ids], {}))[
+        "content"
+    ]
     assert ids == [block["tool_use_id"] for block in results]
     assert len(set(ids)) == 2
 
@@ -399,8 +401,8 @@ def body(
     parameters: Mapping[str, Any] = {},
     **more: Any,
 ) -> Any:
-    given = {"prompt_caching": False, **parameters}
-    head = wire.head(model, system, tools, given, more.get("names", {}))
+    settings = {"prompt_caching": False, **parameters}
+    head = wire.head(model, system, tools, settings, more.get("names", {}))
     return json.loads(wire.body(head, more.get("fragments", [HELLO]), more.get("stream", False)))
 
 
@@ -445,9 +447,11 @@ def test_a_stream_is_asked_for() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 50])
 @pytest.mark.parametrize("caching", [True, False])
 def test_any_number_of_fragments_makes_a_body(system: str, count: int, caching: bool) -> None:
-    found = body(system=system, fragments=[HELLO] * count, parameters={"prompt_caching": caching})
-    assert len(found["messages"]) == count
-    assert ("system" in found) is (system == "s")
+    request_body = body(
+        system=system, fragments=[HELLO] * count, parameters={"prompt_caching": caching}
+    )
+    assert len(request_body["messages"]) == count
+    assert ("system" in request_body) is (system == "s")
 
 
 def test_making_a_body_leaves_the_fragments_alone() -> None:
@@ -457,9 +461,11 @@ def test_making_a_body_leaves_the_fragments_alone() -> None:
 
 
 def test_the_first_message_is_a_users() -> None:
-    said = wire.assistant("a", (), NO_NATIVE, {})
-    found = body(fragments=[said, HELLO], parameters={"prompt_caching": True})["messages"]
-    assert [one["role"] for one in found] == ["user", "assistant", "user"]
+    fragment = wire.assistant("a", (), NO_NATIVE, {})
+    request_body = body(fragments=[fragment, HELLO], parameters={"prompt_caching": True})[
+        "messages"
+    ]
+    assert [one["role"] for one in request_body] == ["user", "assistant", "user"]
 
 
 @pytest.mark.parametrize(
@@ -526,7 +532,7 @@ def test_a_budget_is_sent_as_it_is() -> None:
     ],
 )
 def test_an_effort_is_the_apis_own_for_models_that_know_it(model: str) -> None:
-    for effort, sent in {
+    for effort, sent_effort in {
         "minimal": "low",
         "low": "low",
         "xhigh": "xhigh",
@@ -534,7 +540,7 @@ def test_an_effort_is_the_apis_own_for_models_that_know_it(model: str) -> None:
     }.items():
         assert reasoning(model, reasoning_effort=effort) == {
             "thinking": {"type": "adaptive"},
-            "output_config": {"effort": sent},
+            "output_config": {"effort": sent_effort},
         }
     assert reasoning(model, reasoning_effort="none") == {"thinking": {"type": "disabled"}}
 
@@ -591,7 +597,7 @@ def test_an_effort_is_a_budget_for_older_models(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "parameters", "said"),
+    ("model", "parameters", "problem"),
     [
         ("claude-opus-4-1", {"reasoning_budget": 32000}, "32000 tokens, not 32000"),
         ("claude-sonnet-4-5", {"reasoning_budget": 64000}, "64000 tokens, not 64000"),
@@ -621,9 +627,9 @@ def test_an_effort_is_a_budget_for_older_models(model: str) -> None:
     ],
 )
 def test_thinking_that_the_api_refuses_is_no_request(
-    model: str, parameters: dict[str, Any], said: str
+    model: str, parameters: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=problem):
         LLM(model, "key", "http://127.0.0.1:1/v1", wire="anthropic_messages", **parameters)
 
 
@@ -638,13 +644,13 @@ def test_thinking_that_the_api_refuses_is_no_request(
             "claude-opus-4-6",
             {"reasoning_effort": "low", "max_output_tokens": 500},
             500,
-        ),  # whose thinking has no least budget
+        ),  # its thinking has no minimum budget
         ("claude-3-5-haiku-latest", {"reasoning_effort": "none"}, 8192),
         (
             "kimi-k2",
             {"reasoning_budget": 100, "max_output_tokens": 50},
             50,
-        ),  # of which nothing is known
+        ),  # an unknown model
     ],
 )
 def test_the_output_limit_makes_room_for_thinking(
@@ -657,41 +663,45 @@ def test_the_output_limit_makes_room_for_thinking(
     "citations", [5, [1], [None], ["file_id"], {"file_id": 1}, [{"file_id": "x", "a": 1}, 7]]
 )
 def test_citations_of_any_shape_go_back(citations: Any) -> None:
-    (found,) = echoed(message(text("hi", citations=citations)))
-    assert found["citations"] == (
+    (block,) = echoed(message(text("hi", citations=citations)))
+    assert block["citations"] == (
         [{"a": 1}, 7] if citations == [{"file_id": "x", "a": 1}, 7] else citations
     )
 
 
 def test_a_native_call_goes_back_with_the_id_that_its_result_has() -> None:
-    found = parsed(message(thinking(), tool_use("call_0"), stop="tool_use"))
-    call = msgspec.structs.replace(found.calls[0], provider_id="call_0_2")
-    assert json.loads(wire.assistant("", (call,), found.native, {}))["content"] == [
+    answer = parsed(message(thinking(), tool_use("call_0"), stop="tool_use"))
+    call = msgspec.structs.replace(answer.calls[0], provider_id="call_0_2")
+    assert json.loads(wire.assistant("", (call,), answer.native, {}))["content"] == [
         thinking(),
         tool_use("call_0_2"),
     ]
 
 
 def test_an_effort_of_the_newest_models_alone_is_no_error_where_no_model_is_named() -> None:
-    """As when a request is hashed."""
+    """This happens when a request is hashed."""
     assert reasoning("", reasoning_effort="whatever") == {}
 
 
 def test_what_the_user_set_beside_thinking_is_left_to_the_api() -> None:
-    found = body(
+    request_body = body(
         "claude-sonnet-4-5", parameters={"reasoning_budget": 2000, "temperature": 0.2, "top_p": 0.1}
     )
-    assert (found["temperature"], found["top_p"]) == (0.2, 0.1)
+    assert (request_body["temperature"], request_body["top_p"]) == (0.2, 0.1)
 
 
 def test_a_schema_is_asked_for() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
-    assert body(parameters={"response_format": wanted})["output_config"] == {
+    response_format = {
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": schema, "strict": True},
+    }
+    assert body(parameters={"response_format": response_format})["output_config"] == {
         "format": {"type": "json_schema", "schema": schema}
     }
     both = body(
-        "claude-opus-4-6", parameters={"response_format": wanted, "reasoning_effort": "low"}
+        "claude-opus-4-6",
+        parameters={"response_format": response_format, "reasoning_effort": "low"},
     )
     assert both["output_config"] == {
         "effort": "low",
@@ -755,45 +765,45 @@ def test_extra_body_comes_last_and_is_merged_into_what_is_ours() -> None:
 # --- the prompt cache ---
 
 
-def marks(found: Any) -> list[str]:
-    """Where a request has cache marks: paths of keys."""
-    if isinstance(found, dict):
-        here = ["cache_control"] if found.get("cache_control") == EPHEMERAL else []
+def marks(value: Any) -> list[str]:
+    """Return the paths of the cache marks in a request."""
+    if isinstance(value, dict):
+        here = ["cache_control"] if value.get("cache_control") == EPHEMERAL else []
         return here + [
             f"{key}.{path}"
-            for key, value in found.items()
+            for key, value in value.items()
             if key != "cache_control"
             for path in marks(value)
         ]
-    if isinstance(found, list):
-        return [f"{number}.{path}" for number, value in enumerate(found) for path in marks(value)]
+    if isinstance(value, list):
+        return [f"{number}.{path}" for number, value in enumerate(value) for path in marks(value)]
     return []
 
 
-SAID = wire.assistant("a", (), NO_NATIVE, {})
+ASSISTANT = wire.assistant("a", (), NO_NATIVE, {})
 RESULTS = wire.results(
     [(ToolCall("", "t", provider_id=id), ToolResult((ImageContent(PNG),))) for id in "ab"], {}
 )
 
 
 def test_the_system_prompt_and_the_last_two_user_messages_are_marked() -> None:
-    fragments = [HELLO, SAID, HELLO, SAID, RESULTS, SAID]
-    found = body(
+    fragments = [HELLO, ASSISTANT, HELLO, ASSISTANT, RESULTS, ASSISTANT]
+    request_body = body(
         system="s",
         tools=[TOOL, ToolDefinition("u", "", {})],
         fragments=fragments,
         parameters={"prompt_caching": True},
     )
-    assert marks(found) == [
+    assert marks(request_body) == [
         "system.0.cache_control",
         "messages.2.content.0.cache_control",
         "messages.4.content.1.cache_control",
     ]
     del (
-        found["messages"][2]["content"][0]["cache_control"],
-        found["messages"][4]["content"][1]["cache_control"],
+        request_body["messages"][2]["content"][0]["cache_control"],
+        request_body["messages"][4]["content"][1]["cache_control"],
     )
-    assert found["messages"] == [json.loads(fragment) for fragment in fragments]
+    assert request_body["messages"] == [json.loads(fragment) for fragment in fragments]
 
 
 def test_without_a_system_prompt_the_last_tool_is_marked() -> None:
@@ -805,26 +815,31 @@ def test_without_a_system_prompt_the_last_tool_is_marked() -> None:
 
 
 def test_no_cache_is_marked_where_none_is_wanted() -> None:
-    assert marks(body(system="s", tools=[TOOL], fragments=[HELLO, SAID, RESULTS])) == []
+    assert marks(body(system="s", tools=[TOOL], fragments=[HELLO, ASSISTANT, RESULTS])) == []
 
 
 def test_marks_are_looked_for_only_near_the_end() -> None:
-    assert marks(body(fragments=[HELLO, *[SAID] * 100], parameters={"prompt_caching": True})) == []
+    assert (
+        marks(body(fragments=[HELLO, *[ASSISTANT] * 100], parameters={"prompt_caching": True}))
+        == []
+    )
 
 
 @given(
     st.lists(
-        st.sampled_from([HELLO, SAID, RESULTS, wire.system("s"), wire.user((ImageContent(PNG),))]),
+        st.sampled_from(
+            [HELLO, ASSISTANT, RESULTS, wire.system("s"), wire.user((ImageContent(PNG),))]
+        ),
         max_size=30,
     )
 )
 @settings(max_examples=examples(80), deadline=None)
 def test_a_request_goes_on_with_the_one_before_and_finds_its_mark(fragments: list[bytes]) -> None:
-    """A marked message of a request is marked in the next one too, so that what it wrote is
+    """A marked message of a request is also marked in the next one, so that the cache entry is
     found."""
     head = wire.head("m", "s", [TOOL], {}, {})
     before = json.loads(wire.body(head, [HELLO, *fragments, HELLO], False))
-    after = json.loads(wire.body(head, [HELLO, *fragments, HELLO, SAID, RESULTS], False))
+    after = json.loads(wire.body(head, [HELLO, *fragments, HELLO, ASSISTANT, RESULTS], False))
     assert marks(before)[-1] in marks(after)
     assert len(marks(after)) == 3
 
@@ -842,16 +857,16 @@ def test_an_answer_is_read() -> None:
         text("three"),
         stop="tool_use",
     )
-    found = parsed(answer)
-    assert (found.text, found.reasoning) == ("one two\n\nthree", "a\n\nb")
-    assert found.calls == (ToolCall("", "t", {"n": 1}, "x"),)
-    assert (found.stop_reason, found.model, found.response_id, found.wire) == (
+    completion = parsed(answer)
+    assert (completion.text, completion.reasoning) == ("one two\n\nthree", "a\n\nb")
+    assert completion.calls == (ToolCall("", "t", {"n": 1}, "x"),)
+    assert (completion.stop_reason, completion.model, completion.response_id, completion.wire) == (
         "tool_calls",
         "m",
         "msg_1",
         "anthropic_messages",
     )
-    assert json.loads(bytes(found.native)) == answer["content"]
+    assert json.loads(bytes(completion.native)) == answer["content"]
 
 
 def test_usage_is_read_with_cached_and_reasoning_tokens() -> None:
@@ -903,9 +918,9 @@ def test_an_answer_with_calls_stopped_for_them() -> None:
 
 def test_a_refusal_without_a_word_is_an_error() -> None:
     details = {"type": "refusal", "category": "cyber", "explanation": "not this"}
-    for read in (lambda answer: parsed(answer), lambda answer: streamed(sse(answer))):
+    for parse in (lambda answer: parsed(answer), lambda answer: streamed(sse(answer))):
         with pytest.raises(ContentFiltered, match=r"refused to answer \(cyber: not this\)"):
-            read(message(stop="refusal", stop_details=details))
+            parse(message(stop="refusal", stop_details=details))
     with pytest.raises(ContentFiltered, match="refused to answer"):
         parsed(message(thinking(), stop="refusal"))
 
@@ -942,11 +957,11 @@ def test_what_is_no_answer_is_a_bad_response(answer: bytes) -> None:
 
 
 def test_an_answer_that_is_not_quite_json_is_read() -> None:
-    found = wire.parse(
+    answer = wire.parse(
         b'{"id":"x","content":[{"type":"text","text":"a\tb\\ud83d"},{"type":"new","x":NaN}],"stop_reason":"end_turn"}'
     )
-    assert found.text == "a\tb\ufffd"
-    assert json.loads(bytes(found.native))[1] == {"type": "new", "x": None}
+    assert answer.text == "a\tb\ufffd"
+    assert json.loads(bytes(answer.native))[1] == {"type": "new", "x": None}
 
 
 def test_an_error_with_status_200_is_an_error() -> None:
@@ -967,10 +982,10 @@ def streamed(
     return parser.finish()
 
 
-def events(*found: dict[str, Any] | str) -> str:
+def events(*items: dict[str, Any] | str) -> str:
     lines = [
         (one, one) if isinstance(one, str) else (one["type"], json.dumps(one, ensure_ascii=False))
-        for one in found
+        for one in items
     ]
     return "".join(f"event: {name}\ndata: {data}\n\n" for name, data in lines)
 
@@ -993,13 +1008,13 @@ STOP: dict[str, Any] = {
     "delta": {"stop_reason": "end_turn"},
     "usage": {"output_tokens": 5},
 }
-DONE: dict[str, Any] = {"type": "message_stop"}
+MESSAGE_STOP: dict[str, Any] = {"type": "message_stop"}
 
 
 def sse(answer: dict[str, Any], size: int = 5) -> str:
-    """A plain answer as the stream that the API would send for it, its long texts in pieces of
-    `size` characters."""
-    found: list[dict[str, Any]] = [
+    """Return a plain answer as the stream that the API would send for it, with long texts in
+    pieces of `size` characters."""
+    stream_events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None}},
         {"type": "ping"},
     ]
@@ -1013,7 +1028,7 @@ def sse(answer: dict[str, Any], size: int = 5) -> str:
         }
         key = cut.get(block["type"], "")
         empty = {key: {} if key == "input" else ""} if key else {}
-        found.append(
+        stream_events.append(
             begin(
                 index,
                 {
@@ -1031,21 +1046,24 @@ def sse(answer: dict[str, Any], size: int = 5) -> str:
             "thinking": ("thinking_delta", "thinking"),
         }.get(key, ("input_json_delta", "partial_json"))
         if key == "input":
-            found.append(delta(index, kind, **{name: ""}))
+            stream_events.append(delta(index, kind, **{name: ""}))
         if whole != "{}":
-            found += [
+            stream_events += [
                 delta(index, kind, **{name: whole[at : at + size]})
                 for at in range(0, len(whole), size)
             ]
-        found += [
+        stream_events += [
             delta(index, "citations_delta", citation=one) for one in block.get("citations") or ()
         ]
         if "signature" in block:
-            found.append(delta(index, "signature_delta", signature=block["signature"]))
-        found.append(end(index))
+            stream_events.append(delta(index, "signature_delta", signature=block["signature"]))
+        stream_events.append(end(index))
     ended = {"stop_reason": answer["stop_reason"], "stop_details": answer.get("stop_details")}
-    found += [{"type": "message_delta", "delta": ended, "usage": answer["usage"]}, DONE]
-    return events(*found)
+    stream_events += [
+        {"type": "message_delta", "delta": ended, "usage": answer["usage"]},
+        MESSAGE_STOP,
+    ]
+    return events(*stream_events)
 
 
 ANSWER = message(
@@ -1074,20 +1092,20 @@ ANSWER = message(
 STREAM = sse(ANSWER)
 
 
-def same(found: Completion, expected: Completion) -> bool:
-    """Equal but for the bytes of `native`, which have to mean the same."""
-    return msgspec.structs.replace(found, native=NO_NATIVE) == msgspec.structs.replace(
+def same(actual: Completion, expected: Completion) -> bool:
+    """Return True if two completions are equal and their `native` JSON has the same value."""
+    return msgspec.structs.replace(actual, native=NO_NATIVE) == msgspec.structs.replace(
         expected, native=NO_NATIVE
     ) and (
-        json.loads(bytes(found.native) or b"null") == json.loads(bytes(expected.native) or b"null")
+        json.loads(bytes(actual.native) or b"null") == json.loads(bytes(expected.native) or b"null")
     )
 
 
 def test_a_stream_gives_what_the_plain_answer_gives() -> None:
-    found = streamed(STREAM)
-    assert same(found, parsed(ANSWER))
-    assert json.loads(bytes(found.native)) == ANSWER["content"]
-    assert found.usage == Usage(10, 9, 7, 0, 4)
+    answer = streamed(STREAM)
+    assert same(answer, parsed(ANSWER))
+    assert json.loads(bytes(answer.native)) == ANSWER["content"]
+    assert answer.usage == Usage(10, 9, 7, 0, 4)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -1132,14 +1150,14 @@ def test_a_stream_that_ends_after_the_finish_is_whole() -> None:
 
 @given(st.integers(0, len(STREAM.encode()) - 1), st.binary(min_size=1, max_size=3))
 @settings(max_examples=examples(400), deadline=None)
-def test_damaged_bytes_give_an_answer_or_an_error_of_ours(at: int, put: bytes) -> None:
+def test_damaged_bytes_give_an_answer_or_an_error_of_ours(at: int, garbage: bytes) -> None:
     data = STREAM.encode()
     try:
-        found = streamed(data[:at] + put + data[at + len(put) :])
+        answer = streamed(data[:at] + garbage + data[at + len(garbage) :])
     except LLMError:
         return
-    assert Completion.from_json(found.to_json()) == found
-    wire.assistant(found.text, found.calls, found.native, {})
+    assert Completion.from_json(answer.to_json()) == answer
+    wire.assistant(answer.text, answer.calls, answer.native, {})
 
 
 json_values = st.recursive(
@@ -1237,7 +1255,9 @@ def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(
     for one in odd:
         reads.append(
             lambda one=one: streamed(
-                events(START, begin(0, text("")), one, STOP, DONE).encode("utf-8", "replace")
+                events(START, begin(0, text("")), one, STOP, MESSAGE_STOP).encode(
+                    "utf-8", "replace"
+                )
             )
         )
         reads.append(
@@ -1246,17 +1266,19 @@ def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(
                 f" {json.dumps(STOP)}\n\n"
             )
         )
-    for read in reads:
+    for parse in reads:
         try:
-            found = read()
+            answer = parse()
         except LLMError:
             continue
-        assert Completion.from_json(found.to_json()) == found
+        assert Completion.from_json(answer.to_json()) == answer
 
 
 def test_a_message_stop_alone_does_not_finish_an_answer() -> None:
     with pytest.raises(StreamInterrupted):
-        streamed(events(START, begin(0, text("")), delta(0, "text_delta", text="half"), DONE))
+        streamed(
+            events(START, begin(0, text("")), delta(0, "text_delta", text="half"), MESSAGE_STOP)
+        )
 
 
 def test_a_finish_needs_no_message_stop_and_no_last_blank_line() -> None:
@@ -1265,17 +1287,19 @@ def test_a_finish_needs_no_message_stop_and_no_last_blank_line() -> None:
     parser = MessagesStream()
     parser.feed(stream.encode())
     assert (parser.finished, parser.done) == (True, False)
-    parser.feed(events(DONE).encode())
+    parser.feed(events(MESSAGE_STOP).encode())
     assert (parser.finished, parser.done) == (True, True)
 
 
 def test_what_follows_the_message_stop_is_not_read() -> None:
-    assert streamed(events(START, begin(0, text("a")), STOP, DONE, "garbage")).text == "a"
+    assert streamed(events(START, begin(0, text("a")), STOP, MESSAGE_STOP, "garbage")).text == "a"
 
 
-def usage(*found: Any) -> Usage:
-    start = {"type": "message_start", "message": {**message(stop=None), "usage": found[0]}}
-    return streamed(events(start, *[{**STOP, "usage": one} for one in found[1:]], DONE)).usage
+def usage(*counts: Any) -> Usage:
+    start = {"type": "message_start", "message": {**message(stop=None), "usage": counts[0]}}
+    return streamed(
+        events(start, *[{**STOP, "usage": one} for one in counts[1:]], MESSAGE_STOP)
+    ).usage
 
 
 def test_counts_that_come_later_replace_those_before_zeros_too_and_absent_ones_stay() -> None:
@@ -1308,32 +1332,32 @@ def test_counts_that_come_later_replace_those_before_zeros_too_and_absent_ones_s
 
 
 def test_deltas_tell_text_thoughts_and_calls_in_order() -> None:
-    seen: list[Delta] = []
-    answer = streamed(STREAM, seen.append)
+    deltas: list[Delta] = []
+    answer = streamed(STREAM, deltas.append)
     assert (
-        "".join(one.text for one in seen if one.kind == "text")
+        "".join(one.text for one in deltas if one.kind == "text")
         == answer.text
         == "one two ☃\n\nthree\n"
     )
-    assert "".join(one.text for one in seen if one.kind == "reasoning") == answer.reasoning
-    assert [one for one in seen if one.name] == [
+    assert "".join(one.text for one in deltas if one.kind == "reasoning") == answer.reasoning
+    assert [one for one in deltas if one.name] == [
         Delta("tool", "", 0, "find"),
         Delta("tool", "", 1, "list"),
     ]
     assert (
-        json.loads("".join(one.text for one in seen if one.kind == "tool" and one.index == 0))
+        json.loads("".join(one.text for one in deltas if one.kind == "tool" and one.index == 0))
         == answer.calls[0].arguments
     )
 
 
 def test_thoughts_are_told_apart() -> None:
-    seen: list[Delta] = []
-    answer = streamed(sse(message(thinking("one"), thinking("two"))), seen.append)
-    assert "".join(one.text for one in seen) == answer.reasoning == "one\n\ntwo"
+    deltas: list[Delta] = []
+    answer = streamed(sse(message(thinking("one"), thinking("two"))), deltas.append)
+    assert "".join(one.text for one in deltas) == answer.reasoning == "one\n\ntwo"
 
 
 def test_blocks_that_begin_with_their_content_are_read() -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     stream = events(
         START,
         begin(0, thinking("hm")),
@@ -1342,9 +1366,9 @@ def test_blocks_that_begin_with_their_content_are_read() -> None:
         begin(2, tool_use(input={"n": 1})),
         STOP,
     )
-    found = streamed(stream, seen.append)
-    assert (found.reasoning, found.text, found.calls[0].arguments) == ("hm", "ab", {"n": 1})
-    assert seen == [
+    answer = streamed(stream, deltas.append)
+    assert (answer.reasoning, answer.text, answer.calls[0].arguments) == ("hm", "ab", {"n": 1})
+    assert deltas == [
         Delta("reasoning", "hm"),
         Delta("text", "a"),
         Delta("text", "b"),
@@ -1362,8 +1386,8 @@ def test_blocks_of_a_server_that_numbers_them_all_alike_are_told_apart() -> None
         delta(0, "input_json_delta", partial_json='{"n":1}'),
         STOP,
     )
-    found = streamed(stream)
-    assert (found.text, found.calls[0].arguments) == ("a", {"n": 1})
+    answer = streamed(stream)
+    assert (answer.text, answer.calls[0].arguments) == ("a", {"n": 1})
 
 
 def test_unknown_events_and_deltas_are_kept_or_passed_over() -> None:
@@ -1384,20 +1408,20 @@ def test_unknown_events_and_deltas_are_kept_or_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"), [('{"a": ', "not valid JSON"), ("[1]", "an array"), ("nul", "not valid JSON")]
+    ("raw", "why"), [('{"a": ', "not valid JSON"), ("[1]", "an array"), ("nul", "not valid JSON")]
 )
 def test_a_call_whose_arguments_are_no_object_is_invalid_and_goes_back_as_one(
-    given: str, why: str
+    raw: str, why: str
 ) -> None:
-    pieces = [delta(1, "input_json_delta", partial_json=letter) for letter in given]
-    found = streamed(events(START, begin(0, thinking()), begin(1, tool_use()), *pieces, STOP))
-    assert why in found.calls[0].invalid
-    assert (found.calls[0].raw, found.calls[0].arguments) == (given, {})
-    assert echoed(found) == [thinking(), tool_use(input={"invalid_json": given})]
+    pieces = [delta(1, "input_json_delta", partial_json=letter) for letter in raw]
+    answer = streamed(events(START, begin(0, thinking()), begin(1, tool_use()), *pieces, STOP))
+    assert why in answer.calls[0].invalid
+    assert (answer.calls[0].raw, answer.calls[0].arguments) == (raw, {})
+    assert echoed(answer) == [thinking(), tool_use(input={"invalid_json": raw})]
 
 
 def test_arguments_with_bare_line_breaks_are_read_and_go_back_as_json() -> None:
-    found = streamed(
+    answer = streamed(
         events(
             START,
             begin(0, thinking()),
@@ -1406,19 +1430,19 @@ def test_arguments_with_bare_line_breaks_are_read_and_go_back_as_json() -> None:
             STOP,
         )
     )
-    assert found.calls[0].arguments == {"a": "x\ny"}
-    assert echoed(found) == [thinking(), tool_use(input={"a": "x\ny"})]
+    assert answer.calls[0].arguments == {"a": "x\ny"}
+    assert echoed(answer) == [thinking(), tool_use(input={"a": "x\ny"})]
 
 
 def test_the_arguments_of_a_providers_own_tool_that_were_cut_off_are_an_object_all_the_same() -> (
     None
 ):
     block = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
-    found = streamed(
+    answer = streamed(
         events(START, begin(0, block), delta(0, "input_json_delta", partial_json='{"q": "'), STOP)
     )
-    assert json.loads(bytes(found.native)) == [{**block, "input": {"invalid_json": '{"q": "'}}]
-    assert found.calls == ()
+    assert json.loads(bytes(answer.native)) == [{**block, "input": {"invalid_json": '{"q": "'}}]
+    assert answer.calls == ()
 
 
 def test_a_surrogate_pair_cut_in_two_is_put_together() -> None:
@@ -1500,20 +1524,20 @@ def test_whatever_a_model_says_survives_its_stream_and_the_journal(
     content: list[Any], size: int
 ) -> None:
     expected = parsed(message(*content))
-    found = streamed(sse(message(*content), size=size), size=size)
-    assert same(found, expected)
-    again = Completion.from_json(found.to_json())
+    answer = streamed(sse(message(*content), size=size), size=size)
+    assert same(answer, expected)
+    again = Completion.from_json(answer.to_json())
     fragment = wire.assistant(again.text, again.calls, again.native, {})
-    assert fragment == wire.assistant(expected.text, expected.calls, found.native, {})
-    kept = json.loads(fragment)["content"] if fragment else []
-    assert not any(block["type"] == "text" and not block["text"].strip() for block in kept)
-    assert not kept or kept[-1]["type"] not in ("thinking", "redacted_thinking")
+    assert fragment == wire.assistant(expected.text, expected.calls, answer.native, {})
+    blocks = json.loads(fragment)["content"] if fragment else []
+    assert not any(block["type"] == "text" and not block["text"].strip() for block in blocks)
+    assert not blocks or blocks[-1]["type"] not in ("thinking", "redacted_thinking")
     results = (
         wire.results([(call, ToolResult("x")) for call in again.calls], {})
         if again.calls
         else b'{"content":[]}'
     )
-    assert [block["id"] for block in kept if block["type"] == "tool_use"] == [
+    assert [block["id"] for block in blocks if block["type"] == "tool_use"] == [
         block["tool_use_id"] for block in json.loads(results)["content"]
     ]
 
@@ -1521,9 +1545,9 @@ def test_whatever_a_model_says_survives_its_stream_and_the_journal(
 # --- errors ---
 
 
-def failure(status: int, kind: str, said: str = "sorry") -> LLMError:
+def failure(status: int, kind: str, message_text: str = "sorry") -> LLMError:
     body = json.dumps(
-        {"type": "error", "error": {"type": kind, "message": said}, "request_id": "req_1"}
+        {"type": "error", "error": {"type": kind, "message": message_text}, "request_id": "req_1"}
     ).encode()
     return wire.error(
         status, {"request-id": "req_1"}, body, "https://api.example.com/v1/messages", "m"
@@ -1531,7 +1555,7 @@ def failure(status: int, kind: str, said: str = "sorry") -> LLMError:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "said", "error"),
+    ("status", "kind", "words", "error"),
     [
         (401, "authentication_error", "invalid x-api-key", AuthenticationError),
         (429, "rate_limit_error", "slow down", RateLimited),
@@ -1547,12 +1571,12 @@ def failure(status: int, kind: str, said: str = "sorry") -> LLMError:
     ],
 )
 def test_an_error_has_the_type_that_its_status_and_code_mean(
-    status: int, kind: str, said: str, error: type
+    status: int, kind: str, words: str, error: type
 ) -> None:
-    found = failure(status, kind, said)
-    assert isinstance(found, error)
-    assert (found.status, found.code, found.request_id) == (status, kind, "req_1")
-    assert said in str(found)
+    raised = failure(status, kind, words)
+    assert isinstance(raised, error)
+    assert (raised.status, raised.code, raised.request_id) == (status, kind, "req_1")
+    assert words in str(raised)
 
 
 def test_the_key_and_the_version_are_headers() -> None:

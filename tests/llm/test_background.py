@@ -1,5 +1,5 @@
-"""Answers in the background: polled or streamed until they are there, cancelled at the provider,
-and fetched again after a broken connection or a killed process."""
+"""Answers in the background: polled or streamed until they are complete, cancelled at the
+provider, and fetched again after a broken connection or a killed process."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from holdfast.errors import (
 from holdfast.llm import LLM, Delta, FallbackLLM, RecordedLLM, RouterLLM, background
 from holdfast.tools.context import Cancellation
 from tests import forks
-from tests.llm.test_openai_responses import response, said, sse
+from tests.llm.test_openai_responses import message_item, response, sse
 from tests.model_server import ModelServer, Request, Stall, Stream
 from tests.waiting import until
 
 QUEUED = response(status="queued", id="resp_1")
 RUNNING = response(status="in_progress", id="resp_1")
-DONE = response(said("Here."), id="resp_1", background=True)
+COMPLETED = response(message_item("Here."), id="resp_1", background=True)
 FAILED = response(
     status="failed", id="resp_1", error={"code": "rate_limit_exceeded", "message": "slow"}
 )
@@ -55,20 +55,20 @@ def llm(server: ModelServer, **more: Any) -> LLM:
     return MODELS[-1]
 
 
-def asked(server: ModelServer) -> list[str]:
+def request_lines(server: ModelServer) -> list[str]:
     return [f"{request.method} {request.path.removeprefix('/v1')}" for request in server.requests]
 
 
 def test_an_answer_is_polled_until_it_is_there() -> None:
-    with ModelServer([QUEUED, RUNNING, DONE]) as server:
+    with ModelServer([QUEUED, RUNNING, COMPLETED]) as server:
         answer = llm(server).completion("x")
-        assert asked(server) == [
+        assert request_lines(server) == [
             "POST /responses",
             "GET /responses/resp_1",
             "GET /responses/resp_1",
         ]
-        sent = server.requests[0].json
-        assert (sent["background"], sent["store"]) == (True, True)
+        body = server.requests[0].json
+        assert (body["background"], body["store"]) == (True, True)
         assert server.requests[1].body == b""
         assert server.requests[1].headers["authorization"] == "Bearer key"
     assert (answer.text, answer.response_id) == ("Here.", "resp_1")
@@ -76,14 +76,14 @@ def test_an_answer_is_polled_until_it_is_there() -> None:
 
 
 def test_an_answer_that_is_there_at_once_is_not_polled() -> None:
-    with ModelServer([DONE]) as server:
+    with ModelServer([COMPLETED]) as server:
         assert llm(server).completion("x").text == "Here."
-        assert asked(server) == ["POST /responses"]
+        assert request_lines(server) == ["POST /responses"]
 
 
 def test_the_pauses_grow_up_to_a_limit() -> None:
     pauses: list[float] = []
-    with ModelServer([QUEUED, *[RUNNING] * 30, DONE]) as server:
+    with ModelServer([QUEUED, *[RUNNING] * 30, COMPLETED]) as server:
         model = llm(server)
         waited = background.BackgroundAnswer(
             model._open(), lambda _: ServerError("x"), "", None, None, pauses.append
@@ -95,7 +95,7 @@ def test_the_pauses_grow_up_to_a_limit() -> None:
 
 
 def test_the_query_of_the_address_stays() -> None:
-    with ModelServer([QUEUED, DONE]) as server:
+    with ModelServer([QUEUED, COMPLETED]) as server:
         model = LLM(
             "gpt-5",
             "key",
@@ -104,23 +104,23 @@ def test_the_query_of_the_address_stays() -> None:
             background=True,
         )
         model.completion("x")
-        assert asked(server)[1] == "GET /responses/resp_1?api-version=3"
+        assert request_lines(server)[1] == "GET /responses/resp_1?api-version=3"
 
 
 @pytest.mark.parametrize("final", [FAILED, {**QUEUED, "status": "cancelled"}])
 def test_an_answer_that_failed_is_asked_for_anew_by_a_retry(final: Any) -> None:
     with ModelServer([QUEUED, final]) as server, pytest.raises((RateLimited, ServerError)):
         llm(server).completion("x")
-    with ModelServer([QUEUED, final, DONE]) as server:
+    with ModelServer([QUEUED, final, COMPLETED]) as server:
         assert llm(server, max_retries=1).completion("x").text == "Here."
-        assert asked(server)[2] == "POST /responses"
+        assert request_lines(server)[2] == "POST /responses"
 
 
 def test_a_poll_that_failed_is_repeated_without_asking_anew() -> None:
     busy = (503, {}, {"error": {"message": "busy"}})
-    with ModelServer([QUEUED, busy, DONE]) as server:
+    with ModelServer([QUEUED, busy, COMPLETED]) as server:
         assert llm(server, max_retries=1).completion("x").text == "Here."
-        assert [one.split()[0] for one in asked(server)] == ["POST", "GET", "GET"]
+        assert [one.split()[0] for one in request_lines(server)] == ["POST", "GET", "GET"]
 
 
 GATEWAY = (200, {"content-type": "text/html"}, "<html>gateway busy</html>")
@@ -129,16 +129,16 @@ EMPTY = (200, {"content-type": "application/json"}, "")
 
 @pytest.mark.parametrize("unreadable", [GATEWAY, EMPTY, {}, {"error": {"message": "busy"}}])
 def test_a_poll_that_cannot_be_read_is_repeated_without_asking_anew(unreadable: Any) -> None:
-    with ModelServer([QUEUED, unreadable, DONE]) as server:
+    with ModelServer([QUEUED, unreadable, COMPLETED]) as server:
         assert llm(server, max_retries=1).completion("x").text == "Here."
-        assert [one.split()[0] for one in asked(server)] == ["POST", "GET", "GET"]
+        assert [one.split()[0] for one in request_lines(server)] == ["POST", "GET", "GET"]
 
 
 def test_a_complete_answer_that_cannot_be_read_is_asked_for_anew() -> None:
-    broken = {**DONE, "output": "nothing"}
-    with ModelServer([QUEUED, broken, DONE]) as server:
+    broken = {**COMPLETED, "output": "nothing"}
+    with ModelServer([QUEUED, broken, COMPLETED]) as server:
         assert llm(server, max_retries=1).completion("x").text == "Here."
-        assert [one.split()[0] for one in asked(server)] == ["POST", "GET", "POST"]
+        assert [one.split()[0] for one in request_lines(server)] == ["POST", "GET", "POST"]
 
 
 def test_a_cancellation_is_passed_on_to_the_provider() -> None:
@@ -153,14 +153,14 @@ def test_a_cancellation_is_passed_on_to_the_provider() -> None:
     with ModelServer(answer) as server:
         with pytest.raises(Cancelled):
             llm(server).completion("x", cancelled=cancelled)
-        assert asked(server)[-1] == "POST /responses/resp_1/cancel"
+        assert request_lines(server)[-1] == "POST /responses/resp_1/cancel"
 
 
 def test_the_deadline_ends_the_wait_but_not_the_answer() -> None:
     with ModelServer([QUEUED] + [RUNNING] * 1000) as server:
         with pytest.raises(LLMTimeout, match="resp_1"):
             llm(server, deadline=0.2).completion("x")
-        assert not any("cancel" in one for one in asked(server))
+        assert not any("cancel" in one for one in request_lines(server))
 
 
 def test_a_poll_that_the_deadline_cuts_short_names_the_answer_too() -> None:
@@ -173,69 +173,69 @@ def test_a_poll_that_the_deadline_cuts_short_names_the_answer_too() -> None:
 
 
 def parts_of(stream: str, at: int) -> tuple[list[bytes], str]:
-    """A stream cut within its event number `at`, and the events from there on."""
-    found = stream.split("\n\n")
-    first = "\n\n".join(found[:at]) + "\n\n" + found[at][: len(found[at]) // 2]
-    return [first.encode()], "\n\n".join(found[at:])
+    """Return a stream that is cut within its event number `at`, and the events from there on."""
+    parts = stream.split("\n\n")
+    first = "\n\n".join(parts[:at]) + "\n\n" + parts[at][: len(parts[at]) // 2]
+    return [first.encode()], "\n\n".join(parts[at:])
 
 
 @pytest.mark.parametrize("at", [1, 3, 5])
 @pytest.mark.parametrize("end", [True, False], ids=["ended", "broken"])
 def test_a_broken_stream_is_resumed_after_its_last_event(at: int, end: bool) -> None:
-    answer = response(said("Here is a long answer."), id="resp_1")
+    answer = response(message_item("Here is a long answer."), id="resp_1")
     first, rest = parts_of(sse(answer), at)
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer([Stream(first, end=end), Stream([]), rest]) as server:
-        found = llm(server, stream=True).completion("x", on_delta=seen.append)
+        completion = llm(server, stream=True).completion("x", on_delta=deltas.append)
         after = f"GET /responses/resp_1?stream=true&starting_after={at - 1}"
-        assert asked(server) == ["POST /responses", after, after]
-    assert found.text == "Here is a long answer."
-    assert "".join(delta.text for delta in seen) == found.text
-    assert {delta.kind for delta in seen} == {"text"}
+        assert request_lines(server) == ["POST /responses", after, after]
+    assert completion.text == "Here is a long answer."
+    assert "".join(delta.text for delta in deltas) == completion.text
+    assert {delta.kind for delta in deltas} == {"text"}
 
 
 @pytest.mark.parametrize("event", ['data: {"type": "resp', "data: [1]", 'data: {"delta": 1}'])
 @pytest.mark.parametrize("at", [1, 3, 5])
 def test_a_stream_with_an_unreadable_event_is_resumed_before_it(event: str, at: int) -> None:
-    events = sse(response(said("Here is a long answer."), id="resp_1")).split("\n\n")
+    events = sse(response(message_item("Here is a long answer."), id="resp_1")).split("\n\n")
     if "delta" in event:
         event = f'data: {{"type": "response.output_text.delta", "sequence_number": {at}}}'
     garbled = "\n\n".join([*events[:at], event, "", ""])
     rest = "\n\n".join(events[at:])
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer([Stream([garbled.encode()]), rest]) as server:
-        found = llm(server, stream=True).completion("x", on_delta=seen.append)
-        [first, second] = asked(server)
+        answer = llm(server, stream=True).completion("x", on_delta=deltas.append)
+        [first, second] = request_lines(server)
     assert first == "POST /responses"
     assert second.startswith("GET /responses/resp_1?stream=true&starting_after=")
-    assert found.text == "Here is a long answer."
-    assert "".join(delta.text for delta in seen) == found.text
+    assert answer.text == "Here is a long answer."
+    assert "".join(delta.text for delta in deltas) == answer.text
 
 
 def test_a_stream_that_never_can_be_read_is_no_answer() -> None:
-    garbled = sse(DONE).split("\n\n")[0] + '\n\ndata: {"type": "resp\n\n'
+    garbled = sse(COMPLETED).split("\n\n")[0] + '\n\ndata: {"type": "resp\n\n'
     with ModelServer([garbled] * 10) as server:
         with pytest.raises(StreamInterrupted):
             llm(server, stream=True).completion("x")
-        assert asked(server).count("POST /responses") == 1
-        assert len(asked(server)) == 1 + background.MAX_RESUMPTIONS
+        assert request_lines(server).count("POST /responses") == 1
+        assert len(request_lines(server)) == 1 + background.MAX_RESUMPTIONS
 
 
 def test_a_stream_that_reports_a_failure_is_asked_for_anew() -> None:
     failed = sse(response(id="resp_1")).split("\n\n")[0] + (
         '\n\ndata: {"type": "error", "code": "server_error", "message": "oops"}\n\n'
     )
-    with ModelServer([failed, sse(DONE)]) as server:
+    with ModelServer([failed, sse(COMPLETED)]) as server:
         assert llm(server, stream=True, max_retries=1).completion("x").text == "Here."
-        assert asked(server) == ["POST /responses", "POST /responses"]
+        assert request_lines(server) == ["POST /responses", "POST /responses"]
 
 
 def test_an_incomplete_stream_that_is_not_resumable_is_no_answer() -> None:
-    first, _ = parts_of(sse(DONE), 3)
+    first, _ = parts_of(sse(COMPLETED), 3)
     with ModelServer([Stream(first)] + [Stream([])] * 10) as server:
         with pytest.raises(Exception, match="before the answer was complete"):
             llm(server, stream=True).completion("x")
-        assert len(asked(server)) == 1 + background.MAX_RESUMPTIONS
+        assert len(request_lines(server)) == 1 + background.MAX_RESUMPTIONS
 
 
 def test_only_the_responses_api_has_it() -> None:
@@ -247,7 +247,7 @@ def test_only_the_responses_api_has_it() -> None:
 
 def test_a_background_answer_can_be_recorded_and_replayed(tmp_path: Any) -> None:
     path = tmp_path / "tape.jsonl"
-    with ModelServer([QUEUED, RUNNING, DONE]) as server:
+    with ModelServer([QUEUED, RUNNING, COMPLETED]) as server:
         model = llm(server)
         assert RecordedLLM(model, path, mode="record").completion("x").text == "Here."
         assert len(server.requests) == 3
@@ -273,17 +273,17 @@ with SQLiteStore(path) as store, Conversation(Agent(model), store, id="c") as co
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["polled", "streamed"])
 def test_a_killed_process_fetches_the_same_answer(tmp_path: Any, stream: bool) -> None:
-    """The provider is asked once: the id of the answer is journaled before the wait."""
+    """The provider makes one answer: its id is journaled before the wait."""
     waits, completed = threading.Event(), threading.Event()
 
     def answer(request: Request) -> Any:
         if request.method == "POST":
-            first = sse(DONE).split("\n\n")[0] + "\n\n"
+            first = sse(COMPLETED).split("\n\n")[0] + "\n\n"
             return Stream([first.encode()], end=False) if stream else QUEUED
         waits.set()
         if not completed.is_set():
             return Stream([]) if stream else RUNNING
-        return sse(DONE) if stream else DONE
+        return sse(COMPLETED) if stream else COMPLETED
 
     path = str(tmp_path / "store.db")
     with ModelServer(answer) as server:
@@ -299,8 +299,11 @@ def test_a_killed_process_fetches_the_same_answer(tmp_path: Any, stream: bool) -
         assert again.stdout == "Here.\n"
         posts = [request for request in server.requests if request.method == "POST"]
     assert len(posts) == 1
-    with SQLiteStore(path) as store, Conversation(Agent(llm(server)), store, id="c") as read:
-        [note] = [event for event in read.state.events if event.type == "note"]
+    with (
+        SQLiteStore(path) as store,
+        Conversation(Agent(llm(server)), store, id="c") as conversation,
+    ):
+        [note] = [event for event in conversation.state.events if event.type == "note"]
         assert note.details["responseId"] == "resp_1"
 
 
@@ -320,38 +323,42 @@ def stopped_at_the_deadline(store: SQLiteStore) -> None:
 def test_another_request_is_asked_for_anew(tmp_path: Any) -> None:
     with SQLiteStore(str(tmp_path / "store.db")) as store:
         stopped_at_the_deadline(store)
-        with ModelServer([DONE]) as server:
+        with ModelServer([COMPLETED]) as server:
             with paused_conversation(server, store) as conversation:
                 conversation.send_message("and more")
                 assert conversation.run().answer == "Here."
-            assert asked(server) == ["POST /responses"]
+            assert request_lines(server) == ["POST /responses"]
 
 
 def test_a_timed_out_answer_is_fetched_when_the_conversation_is_resumed(tmp_path: Any) -> None:
     with SQLiteStore(str(tmp_path / "store.db")) as store:
         stopped_at_the_deadline(store)
-        with ModelServer([DONE]) as server:
+        with ModelServer([COMPLETED]) as server:
             with paused_conversation(server, store) as conversation:
                 conversation.resume()
                 assert conversation.run().answer == "Here."
-            assert asked(server) == ["GET /responses/resp_1"]
+            assert request_lines(server) == ["GET /responses/resp_1"]
 
 
 @pytest.mark.parametrize(
-    "gone", [(404, {}, {"error": {"message": "no such response"}}), FAILED], ids=["gone", "failed"]
+    "missing",
+    [(404, {}, {"error": {"message": "no such response"}}), FAILED],
+    ids=["gone", "failed"],
 )
-def test_an_answer_that_is_gone_after_a_restart_is_asked_for_anew(tmp_path: Any, gone: Any) -> None:
+def test_an_answer_that_is_gone_after_a_restart_is_asked_for_anew(
+    tmp_path: Any, missing: Any
+) -> None:
     with SQLiteStore(str(tmp_path / "store.db")) as store:
         stopped_at_the_deadline(store)
-        with ModelServer([gone, DONE]) as server:
+        with ModelServer([missing, COMPLETED]) as server:
             with paused_conversation(server, store) as conversation:
                 conversation.resume()
                 assert conversation.run().answer == "Here."
-            assert asked(server) == ["GET /responses/resp_1", "POST /responses"]
+            assert request_lines(server) == ["GET /responses/resp_1", "POST /responses"]
 
 
 class Provider:
-    """Makes one answer, which is polled or streamed; complete after `completed` is set."""
+    """A provider of one answer, polled or streamed, that is complete after `completed` is set."""
 
     def __init__(self, stream: bool) -> None:
         self.stream = stream
@@ -363,14 +370,14 @@ class Provider:
             self.cancelled = True
             return {**RUNNING, "status": "cancelled"}
         if request.method == "POST" and not self.cancelled:
-            first = sse(DONE).split("\n\n")[0] + "\n\n"
+            first = sse(COMPLETED).split("\n\n")[0] + "\n\n"
             return Stream([first.encode()], end=False) if self.stream else QUEUED
         self.polled.set()
         if request.method == "GET" and self.cancelled:
             return {**RUNNING, "status": "cancelled"}
         if not (self.completed.is_set() or self.cancelled):
             return Stall() if self.stream else RUNNING
-        return sse(DONE) if self.stream else DONE
+        return sse(COMPLETED) if self.stream else COMPLETED
 
 
 @pytest.fixture(params=[False, True], ids=["polled", "streamed"])
@@ -387,14 +394,14 @@ def test_closing_leaves_the_answer_running_and_opening_again_fetches_it(
             conversation.start_thread()
             assert provider.polled.wait(30)
         before = len(server.requests)
-        assert not any(one.endswith("/cancel") for one in asked(server))
+        assert not any(one.endswith("/cancel") for one in request_lines(server))
         provider.completed.set()
         with paused_conversation(server, store, stream=provider.stream) as conversation:
             assert conversation.run().answer == "Here."
             answers = [one for one in conversation.get_history() if one.type == "assistant"]
         query = "?stream=true" if provider.stream else ""
-        assert asked(server)[before:] == [f"GET /responses/resp_1{query}"]
-        assert asked(server).count("POST /responses") == 1
+        assert request_lines(server)[before:] == [f"GET /responses/resp_1{query}"]
+        assert request_lines(server).count("POST /responses") == 1
     assert len(answers) == 1
 
 
@@ -411,12 +418,12 @@ def test_an_interrupt_cancels_the_answer_and_resuming_asks_anew(
         assert provider.polled.wait(30)
         conversation.interrupt()
         until(lambda: provider.cancelled)
-        assert asked(server).count("POST /responses/resp_1/cancel") == 1
+        assert request_lines(server).count("POST /responses/resp_1/cancel") == 1
         conversation.resume()
         conversation.wait(30)
         assert conversation.state.answer == "Here."
-        assert asked(server)[-1] == "POST /responses"
-        assert asked(server).count("POST /responses") == 2
+        assert request_lines(server)[-1] == "POST /responses"
+        assert request_lines(server).count("POST /responses") == 2
 
 
 def test_a_request_that_is_refused_is_an_error() -> None:
@@ -446,10 +453,10 @@ class Providers:
         if request.path.endswith("/cancel"):
             return {**RUNNING, "status": "cancelled"}
         if request.method == "POST" and request.json["model"] == "gpt-5-mini":
-            return response(said("From mini."), id="resp_2", model="gpt-5-mini")
+            return response(message_item("From mini."), id="resp_2", model="gpt-5-mini")
         if request.method == "POST":
             return QUEUED
-        return RUNNING if self.slow else DONE
+        return RUNNING if self.slow else COMPLETED
 
 
 def members(server: ModelServer, deadline: float | None = 0.1, **more: Any) -> dict[str, LLM]:
@@ -480,15 +487,15 @@ def test_a_nested_fallback_cancels_what_its_last_model_left(tmp_path: Any) -> No
         models = members(server)
         inner = FallbackLLM({"x": models["a"]})
         assert FallbackLLM({"in": inner, "b": models["b"]}).completion("x").text == "From mini."
-        assert asked(server)[-2:] == ["POST /responses/resp_1/cancel", "POST /responses"]
+        assert request_lines(server)[-2:] == ["POST /responses/resp_1/cancel", "POST /responses"]
 
 
 def test_members_with_the_same_model_do_not_share_an_answer(tmp_path: Any) -> None:
-    """The second one has another key; the hash of its request is the same."""
+    """The second member has another key; the hash of its request is the same."""
 
     def answer(request: Request) -> Any:
         if request.headers["authorization"] == "Bearer other":
-            return DONE if request.method == "POST" else (404, {}, {})
+            return COMPLETED if request.method == "POST" else (404, {}, {})
         return QUEUED if request.method == "POST" else RUNNING
 
     with SQLiteStore(str(tmp_path / "store.db")) as store, ModelServer(answer) as server:
@@ -514,7 +521,7 @@ def test_a_member_fetches_its_own_answer_when_the_conversation_is_resumed(tmp_pa
         with Conversation(agent, store, id="c") as conversation:
             conversation.resume()
             assert conversation.run().answer == "Here."
-        assert asked(server)[before:] == ["GET /responses/resp_1"]
+        assert request_lines(server)[before:] == ["GET /responses/resp_1"]
 
 
 def test_another_model_does_not_fetch_the_answer_of_the_first(tmp_path: Any) -> None:
@@ -527,4 +534,4 @@ def test_another_model_does_not_fetch_the_answer_of_the_first(tmp_path: Any) -> 
         with Conversation(Agent(models["b"]), store, id="c") as conversation:
             conversation.resume()
             assert conversation.run().answer == "From mini."
-        assert asked(server)[before:] == ["POST /responses"]
+        assert request_lines(server)[before:] == ["POST /responses"]

@@ -53,9 +53,9 @@ def plain(message: dict[str, Any], finish: str | None = "stop", **more: Any) -> 
     return {"id": "i", "model": "m", "choices": [choice], **more}
 
 
-def stream(*events: Any, done: bool = True) -> str:
+def stream(*events: Any, with_end: bool = True) -> str:
     lines = [event if isinstance(event, str) else json.dumps(event) for event in events]
-    return "".join(f"data: {line}\n\n" for line in [*lines, *(["[DONE]"] if done else [])])
+    return "".join(f"data: {line}\n\n" for line in [*lines, *(["[DONE]"] if with_end else [])])
 
 
 def delta(fields: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
@@ -72,21 +72,21 @@ def ask(body: Any, model: str = "m", **settings: Any) -> Completion:
         body = Stream([data[at : at + 1] for at in range(len(data))])
     with ModelServer([body]) as server:
         llm = LLM(model, base_url=server.url, max_retries=0, stream=is_stream, **settings)
-        seen: list[Delta] = []
-        answer = llm.completion("hello", on_delta=seen.append)
+        deltas: list[Delta] = []
+        answer = llm.completion("hello", on_delta=deltas.append)
         llm.close()
     if is_stream:
-        assert "".join(one.text for one in seen if one.kind == "text") == answer.text
-        assert "".join(one.text for one in seen if one.kind == "reasoning") == answer.reasoning
+        assert "".join(one.text for one in deltas if one.kind == "text") == answer.text
+        assert "".join(one.text for one in deltas if one.kind == "reasoning") == answer.reasoning
     return answer
 
 
 def both(message: dict[str, Any], *deltas: dict[str, Any], **settings: Any) -> Completion:
     """Return the answer that a message and the pieces of it give."""
-    found = ask(plain(message), **settings)
+    answer = ask(plain(message), **settings)
     streamed = ask(stream(*map(delta, deltas), delta({}, "stop")), **settings)
-    assert _same(streamed, found)
-    return found
+    assert _same(streamed, answer)
+    return answer
 
 
 def _same(one: Completion, other: Completion) -> bool:
@@ -241,9 +241,9 @@ def test_an_error_with_status_200_is_known_in_every_form(
     body: dict[str, Any], kind: str, text: str
 ) -> None:
     kinds = {"auth": AuthenticationError, "limit": RateLimited, "server": ServerError}
-    for sent in (body, stream(body)):
+    for response_body in (body, stream(body)):
         with pytest.raises(LLMError, match=text) as caught:
-            ask(sent)
+            ask(response_body)
         assert isinstance(caught.value, kinds[kind])
         assert "base_url" not in str(caught.value)
 
@@ -254,7 +254,7 @@ def test_an_error_with_status_200_is_known_in_every_form(
 @pytest.mark.parametrize("end", [True, False], ids=["ended", "broken off"])
 def test_the_last_error_of_a_stream_needs_no_blank_line(ending: str, end: bool) -> None:
     error = {"message": "Failed to call a function.", "code": "tool_use_failed"}
-    text = stream(delta({"content": "a"}), done=False)
+    text = stream(delta({"content": "a"}), with_end=False)
     text += f"event: error\ndata: {json.dumps({'error': {**error, 'status_code': 400}})}{ending}"
     with ModelServer([Stream([text.encode()], end=end)]) as server:
         llm = LLM("m", base_url=server.url, max_retries=0, stream=True)
@@ -299,14 +299,14 @@ def test_a_refused_request_says_why_in_every_form(status: int, body: Any, text: 
 # --- calls ---
 
 
-def made(answer: Completion) -> list[tuple[str, dict[str, Any], str]]:
+def calls_of(answer: Completion) -> list[tuple[str, dict[str, Any], str]]:
     return [(call.name, call.arguments, call.provider_id) for call in answer.calls]
 
 
 def test_a_call_of_the_first_form_is_read() -> None:
     whole = {"content": None, "function_call": {"name": "f", "arguments": '{"a":1}'}}
     answer = ask(plain(whole, "function_call"))
-    assert (made(answer), answer.stop_reason) == ([("f", {"a": 1}, "")], "tool_calls")
+    assert (calls_of(answer), answer.stop_reason) == ([("f", {"a": 1}, "")], "tool_calls")
     pieces = [{"name": "f", "arguments": ""}, {"arguments": '{"a"'}, {"arguments": ":1}"}]
     deltas = [delta({"function_call": piece}) for piece in pieces]
     streamed = ask(stream(*deltas, delta({}, "function_call")))
@@ -331,10 +331,10 @@ CALLS = [("f", {"a": 1}, ""), ("g", {}, "")]
 def test_calls_without_ids_and_indices_are_told_apart(entries: list[dict[str, Any]]) -> None:
     whole = ask(plain({"content": None, "tool_calls": entries}, "tool_calls"))
     together = ask(stream(delta({"tool_calls": entries}), delta({}, "tool_calls")))
-    assert made(whole) == made(together) == CALLS
+    assert calls_of(whole) == calls_of(together) == CALLS
     if "name" not in entries[1] and "arguments" in entries[1]["function"]:
         chunks = [delta({"tool_calls": [entry]}) for entry in entries]
-        assert made(ask(stream(*chunks, delta({}, "stop")))) == CALLS
+        assert calls_of(ask(stream(*chunks, delta({}, "stop")))) == CALLS
 
 
 def test_whole_calls_that_are_all_numbered_0_are_told_apart() -> None:
@@ -344,8 +344,8 @@ def test_whole_calls_that_are_all_numbered_0_are_told_apart() -> None:
     ]
     expected = [("f", {"a": 1}, ""), ("f", {"a": 2}, "")]
     chunks = [delta({"tool_calls": [entry]}) for entry in entries]
-    assert made(ask(stream(*chunks, delta({}, "stop")))) == expected
-    assert made(ask(stream(delta({"tool_calls": entries}, "stop")))) == expected
+    assert calls_of(ask(stream(*chunks, delta({}, "stop")))) == expected
+    assert calls_of(ask(stream(delta({"tool_calls": entries}, "stop")))) == expected
 
 
 def test_a_call_whose_name_is_repeated_is_one_call() -> None:
@@ -356,7 +356,7 @@ def test_a_call_whose_name_is_repeated_is_one_call() -> None:
         {"function": {"name": "f", "arguments": ""}},
     ]
     chunks = [delta({"tool_calls": [piece]}) for piece in pieces]
-    assert made(ask(stream(*chunks, delta({}, "stop")))) == [("f", {"a": 1}, "")]
+    assert calls_of(ask(stream(*chunks, delta({}, "stop")))) == [("f", {"a": 1}, "")]
 
 
 def test_an_empty_name_in_later_pieces_changes_nothing() -> None:
@@ -366,7 +366,7 @@ def test_an_empty_name_in_later_pieces_changes_nothing() -> None:
         {"index": 0, "id": None, "function": {"name": None, "arguments": "1}"}},
     ]
     chunks = [delta({"tool_calls": [piece]}) for piece in pieces]
-    assert made(ask(stream(*chunks, delta({}, "tool_calls")))) == [("f", {"a": 1}, "x")]
+    assert calls_of(ask(stream(*chunks, delta({}, "tool_calls")))) == [("f", {"a": 1}, "x")]
 
 
 # --- ends ---
@@ -392,8 +392,8 @@ def test_own_words_for_the_end_are_known(word: str, reason: str) -> None:
 def test_streams_end_in_many_ways() -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 2}
     for last in ({"choices": [], "usage": usage}, {"choices": None, "usage": usage}):
-        found = ask(stream(delta({"content": "a"}), delta({}, "stop"), last, done=False))
-        assert (found.text, found.usage) == ("a", Usage(1, 2))
+        answer = ask(stream(delta({"content": "a"}), delta({}, "stop"), last, with_end=False))
+        assert (answer.text, answer.usage) == ("a", Usage(1, 2))
 
 
 def test_a_message_that_is_repeated_at_the_end_of_a_stream_is_read_once() -> None:
@@ -454,9 +454,9 @@ def test_thinking_in_parts_is_the_same_plain_and_streamed() -> None:
         assert [(one.text, one.reasoning) for one in answers] == [("yes", "hm so")] * 2
         for one in answers:
             llm.completion(Transcript([Message("hi"), one, Message("more")]))
-        sent = [request.messages[1] for request in server.requests[2:]]
-        assert sent[0] == sent[1]
-        assert sent[0]["content"] == [thought("hm so"), {"type": "text", "text": "yes"}]
+        values = [request.messages[1] for request in server.requests[2:]]
+        assert values[0] == values[1]
+        assert values[0]["content"] == [thought("hm so"), {"type": "text", "text": "yes"}]
 
 
 THINK = "<think>\nhm < so</think>\n\nThe <think> tag."
@@ -495,7 +495,7 @@ def test_calls_as_text_may_follow_thoughts() -> None:
                 "m", base_url=server.url, tool_calls="text", think_tags=True, stream=is_stream
             )
             answer = llm.completion("hi", [tool])
-        assert (answer.reasoning, answer.text, made(answer)) == (
+        assert (answer.reasoning, answer.text, calls_of(answer)) == (
             "hm",
             "I will.",
             [("f", {"a": 1}, "")],
@@ -579,7 +579,7 @@ CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
 
 @pytest.mark.parametrize(
-    ("model", "reasoning", "settings", "sent"),
+    ("model", "reasoning", "settings", "expected"),
     [
         ("groq/openai/gpt-oss-120b", "hm", {}, "hm"),
         ("groq/openai/gpt-oss-120b", "hm", {"send_reasoning": False}, None),
@@ -589,12 +589,12 @@ CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     ],
 )
 def test_reasoning_beside_calls_goes_back_unless_the_host_refuses_it(
-    model: str, reasoning: str, settings: dict[str, Any], sent: str | None
+    model: str, reasoning: str, settings: dict[str, Any], expected: str | None
 ) -> None:
     message = {**CALLING, "reasoning_content": reasoning}
-    found = history(model, message, "tool_calls", **settings)
-    assert found["tool_calls"] == [CALL]
-    assert found.get("reasoning_content") == sent
+    sent_message = history(model, message, "tool_calls", **settings)
+    assert sent_message["tool_calls"] == [CALL]
+    assert sent_message.get("reasoning_content") == expected
 
 
 def test_think_tags_are_split_at_the_hosts_that_send_them_and_kept_where_they_must() -> None:
@@ -730,11 +730,11 @@ def test_the_sources_of_content_in_parts_are_citations() -> None:
 
 
 def test_tools_that_groq_ran_are_server_calls() -> None:
-    begun = {"index": 0, "type": "search", "arguments": '{"query": "x"}'}
-    ended = {**begun, "output": "found", "search_results": {"results": [{"url": "u"}]}}
+    start = {"index": 0, "type": "search", "arguments": '{"query": "x"}'}
+    ended = {**start, "output": "found", "search_results": {"results": [{"url": "u"}]}}
     answer = both(
         {"content": "a", "executed_tools": [ended]},
-        {"executed_tools": [begun]},
+        {"executed_tools": [start]},
         {"executed_tools": [ended]},
         {"content": "a"},
     )
@@ -776,8 +776,8 @@ def test_an_answer_of_a_linked_picture_alone_goes_back_as_text() -> None:
     drawn = Transcript([Message("hi"), ask(plain({"content": "", "images": [image]}))])
     with ModelServer([plain(PLAIN)]) as server:
         LLM("m", "k", server.url).completion(drawn)
-        sent = server.requests[0].json["messages"][1]["content"]
-    assert sent.startswith("[file /v1/files/pic.png: ")
+        part = server.requests[0].json["messages"][1]["content"]
+    assert part.startswith("[file /v1/files/pic.png: ")
 
 
 def test_a_spoken_answer_has_its_words_as_text_and_its_sound_as_media() -> None:
@@ -884,8 +884,12 @@ def test_everything_else_is_in_the_providers_details() -> None:
 def sent_parts(model: str, content: ContentLike, **settings: Any) -> list[dict[str, Any]]:
     with ModelServer([plain(PLAIN)]) as server:
         at_host(model, server, **settings).completion([Message(content)])  # type: ignore[arg-type]
-        found = server.requests[0].messages[0]["content"]
-        return found if isinstance(found, list) else [{"type": "text", "text": found}]
+        sent_content = server.requests[0].messages[0]["content"]
+        return (
+            sent_content
+            if isinstance(sent_content, list)
+            else [{"type": "text", "text": sent_content}]
+        )
 
 
 PDF = FileContent(b"%PDF", "application/pdf", name="a.pdf")
@@ -936,13 +940,13 @@ def test_files_are_sent_as_each_host_takes_them(
     model: str, file: FileContent, part: tuple[str, Any]
 ) -> None:
     settings = {"wire": "openai_chat"} if model == OPENAI else {}
-    (found,) = sent_parts(model, file, **settings)
+    (sent_part,) = sent_parts(model, file, **settings)
     kind, value = part
-    assert found["type"] == kind
+    assert sent_part["type"] == kind
     if value is None:
-        assert "takes no such file" in found["text"]
+        assert "takes no such file" in sent_part["text"]
     else:
-        assert found[kind] == value
+        assert sent_part[kind] == value
 
 
 def test_files_by_id_are_chunks_at_mistral() -> None:

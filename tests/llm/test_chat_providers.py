@@ -1,6 +1,6 @@
-"""One whole exchange with a tool in the form of each provider of the table, plain and streamed over
-a real socket at the provider's own address: the call, its usage and its reasoning are read, and the
-answer goes back in a form that the provider takes."""
+"""One whole exchange with a tool in the form of each provider of the table, plain and streamed
+over a real socket at the provider's own address. The client reads the call, its usage and its
+reasoning, and sends the answer back in a form that the provider takes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from tests.model_server import ModelServer, Stream
 
 @dataclass
 class Provider:
-    """A provider's forms. `chunks` are its stream; without them it sends the whole message in one
-    chunk. `sent` is the message that goes back for the plain answer."""
+    """The forms of a provider.
+
+    `chunks` are its stream; without them it sends the whole message in one chunk.
+    `sent_message` goes back for the plain answer.
+    """
 
     model: str
     message: dict[str, Any]
-    sent: dict[str, Any]
+    sent_message: dict[str, Any]
     usage: dict[str, Any]
     tokens: Usage
     chunks: list[dict[str, Any]] = field(default_factory=list)
@@ -34,7 +37,7 @@ class Provider:
     finish: str = "tool_calls"
     reasoning: str = ""
     address: str | None = None
-    done: bool = True
+    ends_with_done: bool = True
     id: str = "c1"
 
 
@@ -48,7 +51,7 @@ def message(**fields: Any) -> dict[str, Any]:
 
 
 def pieces(**first: Any) -> list[dict[str, Any]]:
-    """The call of `entry`, streamed as OpenAI does it."""
+    """Return the call of `entry`, streamed as OpenAI does it."""
     return [
         {"tool_calls": [{"index": 0, **entry(), **first, "function": _part("look", "")}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"at": '}}]},
@@ -292,14 +295,14 @@ PROVIDERS = {
         ],
         finish="function_call",
         address="https://old.example.com/v1",
-        done=False,
+        ends_with_done=False,
         id="",
     ),
 }
 
 
 def answers(one: Provider) -> tuple[dict[str, Any], str]:
-    """A provider's plain answer and its stream."""
+    """Return a provider's plain answer and its stream."""
     about = {"id": "i", "model": one.model.rpartition("/")[2], **one.around}
     choice = {"index": 0, "message": one.message, "finish_reason": one.finish}
     deltas = one.chunks or [{key: value for key, value in one.message.items() if value}]
@@ -309,7 +312,7 @@ def answers(one: Provider) -> tuple[dict[str, Any], str]:
     ]
     chunks.append({**about, "choices": [{"index": 0, "delta": {}, "finish_reason": one.finish}]})
     chunks += [{**about, "choices": [], "usage": one.usage}]
-    lines = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"] * one.done
+    lines = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"] * one.ends_with_done
     plain = {**about, "choices": [choice], "usage": one.usage}
     return plain, "".join(f"data: {line}\n\n" for line in lines)
 
@@ -326,28 +329,30 @@ def test_a_turn_with_a_tool_in_the_providers_form(name: str, is_stream: bool) ->
         llm = LLM(one.model, "a-key-of-tests", one.address, max_retries=0, stream=is_stream)
         llm = llm.with_transport(lambda pool, secrets: HTTPPool(server.url))
         transcript = Transcript([Message("look at x")])
-        seen: list[Delta] = []
-        answer = llm.completion(transcript, on_delta=seen.append)
+        deltas: list[Delta] = []
+        answer = llm.completion(transcript, on_delta=deltas.append)
         (call,) = answer.calls
         assert (call.name, call.arguments, call.provider_id) == ("look", {"at": "x"}, one.id)
         assert (answer.usage, answer.reasoning) == (one.tokens, one.reasoning)
         assert (answer.text.strip(), answer.stop_reason) == ("", "tool_calls")
         if is_stream:
-            shown = [delta.text for delta in seen if delta.kind == "reasoning"]
-            assert "".join(shown) == one.reasoning
+            thoughts = [delta.text for delta in deltas if delta.kind == "reasoning"]
+            assert "".join(thoughts) == one.reasoning
         transcript.append(answer)
         transcript.append((call, ToolResult("it is x")))
         assert llm.completion(transcript).text == "seen"
         llm.close()
-        _, sent, result = server.requests[1].messages
-    id = sent["tool_calls"][0]["id"]
+        _, messages, result = server.requests[1].messages
+    id = messages["tool_calls"][0]["id"]
     assert result == {"role": "tool", "tool_call_id": id, "content": "it is x"}
-    expected = json.loads(json.dumps(one.sent))
-    for wanted, found in zip(expected["tool_calls"], sent["tool_calls"], strict=True):
-        wanted["id"] = one.id or id
-        wanted.pop("index", None)
-        found.pop("index", None)
-    assert sent == expected
+    expected = json.loads(json.dumps(one.sent_message))
+    for expected_call, sent_call in zip(
+        expected["tool_calls"], messages["tool_calls"], strict=True
+    ):
+        expected_call["id"] = one.id or id
+        expected_call.pop("index", None)
+        sent_call.pop("index", None)
+    assert messages == expected
 
 
 @pytest.mark.parametrize("name", PROVIDERS)

@@ -47,9 +47,9 @@ def second(answer: Any, **more: Any) -> tuple[Completion, list[dict[str, Any]]]:
         history.append(llm.completion(history))
         history.say("more")
         llm.completion(history)
-        found = history.items[1]
-        assert isinstance(found, Completion)
-        return found, server.requests[1].messages
+        answer_read = history.items[1]
+        assert isinstance(answer_read, Completion)
+        return answer_read, server.requests[1].messages
 
 
 # --- pictures ---
@@ -65,8 +65,8 @@ def second(answer: Any, **more: Any) -> tuple[Completion, list[dict[str, Any]]]:
     ],
 )
 def test_an_answer_of_a_picture_alone_is_not_sent_back_empty(answer: Any) -> None:
-    found, messages = second(answer)
-    assert found.media == (ImageContent(b"\x89PNG fake", "image/png"),)
+    completion, messages = second(answer)
+    assert completion.media == (ImageContent(b"\x89PNG fake", "image/png"),)
     assert messages[1] == {"role": "assistant", "content": NOTE}
 
 
@@ -79,8 +79,8 @@ def test_content_in_parts_goes_back_without_media() -> None:
         {"type": "tool_reference", "tool": "web_search", "title": "A", "url": "https://a.example"},
         {"type": "of_the_future", "x": 1},
     ]
-    found, messages = second(chat({"role": "assistant", "content": parts}, "stop"))
-    assert found.text == "Here it is:"
+    completion, messages = second(chat({"role": "assistant", "content": parts}, "stop"))
+    assert completion.text == "Here it is:"
     assert messages[1]["content"] == [parts[0], parts[1], parts[3]]
 
 
@@ -91,8 +91,8 @@ def test_a_picture_in_a_conversation_replays_and_other_wires_get_the_note() -> N
         ModelServer([*answers, text("ok")]) as server,
         Conversation(Agent(model(server)), store, "c") as conversation,
     ):
-        for said in ("hi", "more"):
-            conversation.send_message(said)
+        for word in ("hi", "more"):
+            conversation.send_message(word)
             conversation.run().raise_for_status()
         assert replay(conversation.get_history()).same
     claude = {
@@ -105,8 +105,8 @@ def test_a_picture_in_a_conversation_replays_and_other_wires_get_the_note() -> N
         with Conversation(Agent(other), store, "c") as conversation:
             conversation.send_message("And now?")
             conversation.run().raise_for_status()
-        sent = server.requests[0].messages[1]
-        assert sent == {"role": "assistant", "content": [{"type": "text", "text": NOTE}]}
+        messages = server.requests[0].messages[1]
+        assert messages == {"role": "assistant", "content": [{"type": "text", "text": NOTE}]}
 
 
 # --- sound ---
@@ -162,15 +162,15 @@ def test_a_conversation_decides_by_the_time_of_its_events_and_so_replays(
     monkeypatch.setattr(journal, "datetime", Clock)
     store = MemoryStore()
     with ModelServer([spoken(NOW + timedelta(hours=1)), *[text("ok")] * 3]) as server:
-        for minutes, sent in ((0, None), (30, ({"id": "audio_1"}, "")), (61, (None, "Hello."))):
+        for minutes, expected in ((0, None), (30, ({"id": "audio_1"}, "")), (61, (None, "Hello."))):
             Clock.time = NOW + timedelta(minutes=minutes)
             with Conversation(Agent(model(server)), store, "c") as conversation:
                 conversation.send_message("hi")
                 conversation.run().raise_for_status()
                 events = conversation.get_history()
-            if sent is not None:
+            if expected is not None:
                 at = next(one for one in server.requests[-1].messages if one["role"] == "assistant")
-                assert (at.get("audio"), at["content"]) == sent
+                assert (at.get("audio"), at["content"]) == expected
         assert events[-1].timestamp == Clock.time
         assert replay(events).same
         answers = [event for event in events if isinstance(event, ev.AssistantReplied)]
@@ -178,18 +178,18 @@ def test_a_conversation_decides_by_the_time_of_its_events_and_so_replays(
 
 
 def test_a_sound_that_is_gone_earlier_is_replaced_by_its_transcript_once_refused() -> None:
-    gone = (
+    refusal = (
         400,
         {},
         {"error": {"message": "Assistant audio audio_1 not found.", "code": "audio_not_found"}},
     )
     end = datetime.now(UTC) + timedelta(hours=1)
     with (
-        ModelServer([spoken(end), gone, text("ok"), text("ok")]) as server,
+        ModelServer([spoken(end), refusal, text("ok"), text("ok")]) as server,
         Conversation(Agent(model(server))) as conversation,
     ):
-        for said in ("hi", "more"):
-            conversation.send_message(said)
+        for word in ("hi", "more"):
+            conversation.send_message(word)
             conversation.run().raise_for_status()
         assert audio_sent(server) == (None, "Hello.")
         events = conversation.get_history()
@@ -250,17 +250,17 @@ def test_thinking_blocks_go_back_as_they_came(stream: bool) -> None:
             conversation.send_message("hi")
             conversation.run().raise_for_status()
             assert replay(conversation.get_history()).same
-            (found,) = [
+            (reply,) = [
                 event
                 for event in conversation.get_history()
                 if isinstance(event, ev.AssistantReplied) and event.calls
             ]
-            assert found.reasoning == "I look it up."
-        sent = server.requests[1].messages[-2]
+            assert reply.reasoning == "I look it up."
+        messages = server.requests[1].messages[-2]
     assert server.requests[0].json["model"] == "claude-sonnet-4-5"
-    assert sent["thinking_blocks"] == [THOUGHT, HIDDEN]
-    assert sent["tool_calls"][0]["function"]["name"] == "look"
-    assert "provider_specific_fields" not in sent
+    assert messages["thinking_blocks"] == [THOUGHT, HIDDEN]
+    assert messages["tool_calls"][0]["function"]["name"] == "look"
+    assert "provider_specific_fields" not in messages
 
 
 def marked(message: dict[str, Any]) -> Any:
@@ -350,9 +350,9 @@ def test_a_picture_of_an_older_litellm_is_read() -> None:
     message = {"role": "assistant", "content": "Here:", "image": PICTURE["image_url"]}
     deltas = stream_of({"content": "Here:"}, {"image": PICTURE["image_url"]})
     for answer in (chat(message, "stop"), deltas):
-        found, messages = second(answer)
-        assert found.media == (ImageContent(b"\x89PNG fake", "image/png"),)
-        assert found.provider_details == {}
+        completion, messages = second(answer)
+        assert completion.media == (ImageContent(b"\x89PNG fake", "image/png"),)
+        assert completion.provider_details == {}
         assert messages[1] == {"role": "assistant", "content": "Here:"}
 
 
@@ -387,18 +387,18 @@ def custom_call(stream: bool) -> Any:
     if not stream:
         message = {"role": "assistant", "content": None, "tool_calls": [entry]}
         return chat(message, "tool_calls")
-    begun = {**entry, "index": 0, "custom": {"name": "sql", "input": ""}}
+    start = {**entry, "index": 0, "custom": {"name": "sql", "input": ""}}
     pieces = [{"index": 0, "custom": {"input": piece}} for piece in ("SELECT ", "'ä{", "'")]
-    return stream_of(*({"tool_calls": [piece]} for piece in (begun, *pieces)))
+    return stream_of(*({"tool_calls": [piece]} for piece in (start, *pieces)))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_custom_tool_is_called_with_text_and_its_call_goes_back_as_it_came(stream: bool) -> None:
     """https://platform.openai.com/docs/guides/function-calling: custom tools"""
-    asked: list[str] = []
+    inputs: list[str] = []
 
     def sql(input: str) -> str:
-        asked.append(input)
+        inputs.append(input)
         return "1 row"
 
     own = {"type": "custom", "custom": {"name": "sql", "description": "Ask the database."}}
@@ -411,7 +411,7 @@ def test_a_custom_tool_is_called_with_text_and_its_call_goes_back_as_it_came(str
             assert replay(conversation.get_history()).same
         definitions = server.requests[0].json["tools"]
         call, result = server.requests[1].messages[-2:]
-    assert asked == ["SELECT 'ä{'"]
+    assert inputs == ["SELECT 'ä{'"]
     assert [one["type"] for one in definitions] == ["function", "custom"]
     assert definitions[1] == own
     assert call["tool_calls"] == [

@@ -83,7 +83,7 @@ def agent_event(
     )
 
 
-# --- asking ---
+# --- requests and answers ---
 
 
 def test_a_str_is_answered() -> None:
@@ -142,13 +142,13 @@ def test_messages_of_all_roles_are_sent() -> None:
 def test_calls_come_back_under_canonical_names(stream: bool) -> None:
     answer = calls(("srv__weather", {"city": "Paris"}), ("unknown", {}))
     with ModelServer([sse(answer) if stream else answer]) as server:
-        found = llm(server, stream=stream).completion("x", [Weather()])
+        completion = llm(server, stream=stream).completion("x", [Weather()])
         assert server.requests[0].json["tools"][0]["function"]["name"] == "srv__weather"
-    assert [(call.name, call.arguments, call.id) for call in found.calls] == [
+    assert [(call.name, call.arguments, call.id) for call in completion.calls] == [
         ("srv.weather", {"city": "Paris"}, ""),
         ("unknown", {}, ""),
     ]
-    assert found.stop_reason == "tool_calls"
+    assert completion.stop_reason == "tool_calls"
 
 
 def test_an_answer_and_the_results_of_its_calls_can_be_sent_back_by_hand() -> None:
@@ -172,15 +172,13 @@ def test_a_head_gives_prompt_tools_and_parameters() -> None:
         head = agent_event(model, [events.ToolDefinition("a.b", "d", {"type": "object"}, "a__b")])
         transcript = Transcript.from_messages("hi")
         model.completion(transcript, head=head)
-        sent = server.requests[0].json
-        assert sent["messages"][0] == {"role": "system", "content": "Be good."}
-        assert sent["tools"][0]["function"]["name"] == "a__b"
-        assert sent["temperature"] == 0.5
-        changed = model.replace(temperature=0.9)
-        changed.completion(transcript, head=head)
-        assert (
-            server.requests[1].body == server.requests[0].body
-        )  # the journal says what is asked for
+        body = server.requests[0].json
+        assert body["messages"][0] == {"role": "system", "content": "Be good."}
+        assert body["tools"][0]["function"]["name"] == "a__b"
+        assert body["temperature"] == 0.5
+        hotter = model.replace(temperature=0.9)
+        hotter.completion(transcript, head=head)
+        assert server.requests[1].body == server.requests[0].body  # the journal has the parameters
         other = model.replace(model="other", temperature=0.9)
         other.completion(transcript, head=head)
         assert (server.requests[2].json["model"], server.requests[2].json["temperature"]) == (
@@ -197,18 +195,18 @@ def test_a_head_and_tools_are_not_both_taken() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_deltas_are_told_as_they_come(stream: bool) -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer([sse(text("one two three"), size=4) if stream else text("one")]) as server:
-        answer = llm(server, stream=stream).completion("x", on_delta=seen.append)
-    assert "".join(delta.text for delta in seen) == (answer.text if stream else "")
-    assert len(seen) == (4 if stream else 0)
+        answer = llm(server, stream=stream).completion("x", on_delta=deltas.append)
+    assert "".join(delta.text for delta in deltas) == (answer.text if stream else "")
+    assert len(deltas) == (4 if stream else 0)
 
 
 def test_a_server_that_does_not_stream_is_read_all_the_same() -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer([text("plain")]) as server:
-        assert llm(server, stream=True).completion("x", on_delta=seen.append).text == "plain"
-    assert seen == [Delta("text", "plain")]
+        assert llm(server, stream=True).completion("x", on_delta=deltas.append).text == "plain"
+    assert deltas == [Delta("text", "plain")]
 
 
 def test_a_stream_gives_its_connection_back() -> None:
@@ -238,18 +236,18 @@ def test_a_stream_that_breaks_off_after_its_finish_is_whole() -> None:
 
 
 def every_piece_says_stop(wire: str, *words: str) -> list[bytes]:
-    """A stream as Gemini and some proxies send it: a finish comes with every piece."""
+    """Return a stream as Gemini and some proxies send it, with a finish in every piece."""
     if wire == "gemini":
-        found: list[Any] = [
+        pieces: list[Any] = [
             {"candidates": [{"content": {"parts": [{"text": word}]}, "finishReason": "STOP"}]}
             for word in words
         ]
     else:
-        found = [
+        pieces = [
             {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": "stop"}]}
             for word in words
         ]
-    return [f"data: {json.dumps(piece)}\n\n".encode() for piece in found]
+    return [f"data: {json.dumps(piece)}\n\n".encode() for piece in pieces]
 
 
 @pytest.mark.parametrize("tool_calls", ["native", "text"])
@@ -280,14 +278,14 @@ class TestAServerThatSaysAFinishWithEveryPiece:
     @pytest.mark.slow
     @pytest.mark.parametrize("pieces", [1, 2])
     def test_has_said_nothing_of_the_end(self, wire: str, tool_calls: str, pieces: int) -> None:
-        sent = every_piece_says_stop(wire, "one ", "two ")[:pieces]
-        assert self.ask(wire, tool_calls, Stream(sent)) == "one two "[: 4 * pieces]
+        stream_pieces = every_piece_says_stop(wire, "one ", "two ")[:pieces]
+        assert self.ask(wire, tool_calls, Stream(stream_pieces)) == "one two "[: 4 * pieces]
         with pytest.raises(StreamInterrupted):
-            self.ask(wire, tool_calls, Stream(sent, end=False))
+            self.ask(wire, tool_calls, Stream(stream_pieces, end=False))
         with pytest.raises(StreamInterrupted):
-            self.ask(wire, tool_calls, Stream([*sent, b'data: {"cand']))
+            self.ask(wire, tool_calls, Stream([*stream_pieces, b'data: {"cand']))
         with pytest.raises(BadResponse):
-            self.ask(wire, tool_calls, Stream([*sent, b"data: {\n\n"]))
+            self.ask(wire, tool_calls, Stream([*stream_pieces, b"data: {\n\n"]))
 
 
 @pytest.mark.slow
@@ -317,9 +315,9 @@ def test_many_threads_share_one_llm() -> None:
 
         def work(number: int) -> None:
             for turn in range(10):
-                said = f"{number}-{turn}"
-                if model.completion(said).text != said:
-                    wrong.append(said)
+                text = f"{number}-{turn}"
+                if model.completion(text).text != text:
+                    wrong.append(text)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
         for thread in threads:
@@ -380,29 +378,29 @@ def test_a_broken_answer_is_asked_for_again(fault: Any) -> None:
     ids=["ended early", "broken off", "error in it", "done without an answer"],
 )
 def test_a_stream_without_a_finish_is_asked_for_again_and_the_watcher_is_told(fault: Any) -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer([fault, sse(text("hi"))]) as server:
-        assert llm(server, stream=True).completion("x", on_delta=seen.append).text == "hi"
-    kinds = [delta.kind for delta in seen]
+        assert llm(server, stream=True).completion("x", on_delta=deltas.append).text == "hi"
+    kinds = [delta.kind for delta in deltas]
     if "text" in kinds[:-1]:
         last = kinds.index("restart")
-        assert "".join(delta.text for delta in seen[last:]) == "hi"
-    assert "".join(delta.text for delta in seen).endswith("hi")
+        assert "".join(delta.text for delta in deltas[last:]) == "hi"
+    assert "".join(delta.text for delta in deltas).endswith("hi")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_retry_is_reported_to_the_watcher_before_the_wait(stream: bool) -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     limited = (429, {"retry-after-ms": "1"}, {"error": {"message": "Slow down."}})
     with ModelServer([limited, sse(text("hi")) if stream else text("hi")]) as server:
         model = llm(server, stream=stream, max_retries=3)
-        assert model.completion("x", on_delta=seen.append).text == "hi"
-    [retry] = [delta for delta in seen if delta.kind == "retry"]
+        assert model.completion("x", on_delta=deltas.append).text == "hi"
+    [retry] = [delta for delta in deltas if delta.kind == "retry"]
     assert (retry.text, retry.index, retry.most) == ("", 1, 3)
     assert retry.reason.startswith("RateLimited: ")
     assert "Slow down." in retry.reason
     assert 0 <= retry.seconds < 1
-    assert "restart" not in [delta.kind for delta in seen]  # nothing was shown of it
+    assert "restart" not in [delta.kind for delta in deltas]  # the watcher got nothing of it
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -473,7 +471,7 @@ def test_a_deadline_holds_over_all_retries() -> None:
             llm(server, deadline=0.5).completion("x")
         assert (
             time.monotonic() - began < 0.9
-        )  # it would have had to wait past the deadline, so it did not
+        )  # the wait would have passed the deadline, so there was none
     with ModelServer([Stall()]) as server:
         began = time.monotonic()
         with pytest.raises(LLMTimeout, match="deadline"):
@@ -503,7 +501,7 @@ def test_a_wrong_path_says_what_base_urls_end_in() -> None:
 
 def test_the_waits_between_retries_are_jittered_doubled_and_never_shorter_than_asked() -> None:
     waits: list[float] = []
-    asked: list[LLMError] = [
+    errors: list[LLMError] = [
         ServerError("x"),
         ServerError("x"),
         ServerError("x"),
@@ -511,8 +509,8 @@ def test_the_waits_between_retries_are_jittered_doubled_and_never_shorter_than_a
     ]
 
     def attempt() -> str:
-        if asked:
-            raise asked.pop(0)
+        if errors:
+            raise errors.pop(0)
         return "done"
 
     assert retrying(attempt, random=lambda: 1.0, sleep=waits.append) == "done"
@@ -537,18 +535,18 @@ def test_a_wait_past_the_deadline_is_not_begun() -> None:
 def test_retry_after_is_read_in_all_its_forms() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
 
-    def read(**headers: str) -> float | None:
+    def seconds(**headers: str) -> float | None:
         return retry_after(
             {name.replace("_", "-"): value for name, value in headers.items()}, now.timestamp
         )
 
-    assert read(retry_after="2") == 2.0
-    assert read(retry_after="1.5") == 1.5
-    assert read(retry_after="9", retry_after_ms="250") == 0.25
-    assert read(retry_after=format_datetime(now.replace(second=30), usegmt=True)) == 30.0
-    assert read(retry_after=format_datetime(now.replace(year=2025), usegmt=True)) == 0.0
+    assert seconds(retry_after="2") == 2.0
+    assert seconds(retry_after="1.5") == 1.5
+    assert seconds(retry_after="9", retry_after_ms="250") == 0.25
+    assert seconds(retry_after=format_datetime(now.replace(second=30), usegmt=True)) == 30.0
+    assert seconds(retry_after=format_datetime(now.replace(year=2025), usegmt=True)) == 0.0
     for odd in ("", "soon", "-1", "nan", "inf", "Wed, 99 Foo 2026"):
-        assert read(retry_after=odd) is None
+        assert seconds(retry_after=odd) is None
 
 
 # --- cancelling ---
@@ -592,16 +590,16 @@ def test_a_stream_that_is_cancelled_never_ends_as_an_answer() -> None:
         model = llm(server, stream=True)
         for after in range(1, 6):
             cancelled = Cancellation()
-            seen: list[Delta] = []
+            deltas: list[Delta] = []
 
             def stop(
                 delta: Delta,
                 after: int = after,
-                seen: list[Delta] = seen,
+                deltas: list[Delta] = deltas,
                 cancelled: Cancellation = cancelled,
             ) -> None:
-                seen.append(delta)
-                if len(seen) == after:
+                deltas.append(delta)
+                if len(deltas) == after:
                     threading.Thread(target=cancelled.cancel).start()
                     time.sleep(0.02)
 
@@ -702,7 +700,7 @@ def test_a_model_of_no_known_provider_needs_an_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "base_url", "sent"),
+    ("model", "base_url", "sent_name"),
     [
         ("openai/gpt-5", None, "gpt-5"),
         ("openai/gpt-5", "https://api.openai.com/v1", "gpt-5"),
@@ -712,9 +710,9 @@ def test_a_model_of_no_known_provider_needs_an_address() -> None:
     ],
 )
 def test_a_providers_name_is_taken_off_only_at_its_own_address(
-    model: str, base_url: str | None, sent: str
+    model: str, base_url: str | None, sent_name: str
 ) -> None:
-    assert LLM(model, base_url=base_url)._address.model == sent
+    assert LLM(model, base_url=base_url)._address.model == sent_name
     assert LLM(model, base_url=base_url).model == model
 
 
@@ -768,9 +766,9 @@ def test_azures_keys_go_into_its_own_header(host: str, key: str, sent: dict[str,
             proxy=proxy,
             wire="openai_chat",
         ).completion("x")
-        found = server.requests[0].headers
+        headers = server.requests[0].headers
         assert {
-            name: value for name, value in found.items() if name in ("api-key", "authorization")
+            name: value for name, value in headers.items() if name in ("api-key", "authorization")
         } == sent
 
 
@@ -793,8 +791,8 @@ def test_an_address_may_have_letters_of_any_alphabet_in_its_host_alone() -> None
 
 
 def test_an_agent_event_of_another_address_changes_nothing_about_ours() -> None:
-    """What only its maker's host can read goes nowhere else, whatever the event says of the
-    host."""
+    """Items that only their maker's host can read go to no other host, whatever host the event
+    names."""
     native = msgspec.Raw(
         b'[{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"planted"},{"type":"message","role":"assistant","content":'
         b'[{"type":"output_text","text":"a"}]}]'
@@ -821,29 +819,31 @@ def test_an_agent_event_of_another_address_changes_nothing_about_ours() -> None:
                 )
             )
             transcript.say("q2")
-            found = model.completion(transcript, head=head)
+            completion = model.completion(transcript, head=head)
             assert (server.requests[0].path, server.requests[0].json["max_output_tokens"]) == (
                 "/v1/responses",
                 5,
             )
             assert b"planted" not in server.requests[0].body
-            assert (found.host, len(found.notes)) == ("127.0.0.1", 1)
+            assert (completion.host, len(completion.notes)) == ("127.0.0.1", 1)
 
 
 def test_all_parameters_are_sent_and_none_that_was_not_given() -> None:
     with ModelServer([text("hi"), text("hi")]) as server:
-        given: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "temperature": 0.0,
             "top_p": 0.5,
             "seed": 1,
             "reasoning_effort": "low",
             "response_format": {"type": "json_object"},
         }
-        model = llm(server, **given, max_output_tokens=9, stop="END", parallel_tool_calls=False)
+        model = llm(
+            server, **parameters, max_output_tokens=9, stop="END", parallel_tool_calls=False
+        )
         model.completion("x", [Weather()])
-        sent = server.requests[0].json
-        assert {key: sent[key] for key in given} == given
-        assert (sent["max_tokens"], sent["stop"], sent["parallel_tool_calls"]) == (
+        body = server.requests[0].json
+        assert {key: body[key] for key in parameters} == parameters
+        assert (body["max_tokens"], body["stop"], body["parallel_tool_calls"]) == (
             9,
             ["END"],
             False,
@@ -898,14 +898,14 @@ def test_the_key_is_shown_nowhere() -> None:
             ):
                 with pytest.raises(kind) as caught:
                     model.replace(stream=stream).completion("x")
-                for shown in (
+                for text in (
                     repr(model),
                     str(caught.value),
                     repr(caught.value),
                     repr(caught.value.__dict__),
                     str(model.parameters()),
                 ):
-                    assert KEY not in shown
+                    assert KEY not in text
                 assert "***" in str(caught.value)
 
 
@@ -1024,7 +1024,7 @@ def test_garbage_behind_a_whole_answer_costs_nothing() -> None:
 
 
 def test_a_picture_after_a_frame_without_one_does_not_reach_a_model_that_does_not_see() -> None:
-    """Also where the parameters in the journal belong to a model that this one replaces."""
+    """This also holds if the parameters in the journal belong to a model that this one replaced."""
     with ModelServer([text("a"), text("b")]) as server:
         llm = LLM("blind", base_url=server.url, images=False)
         head = events.AgentConfigured(

@@ -1,4 +1,5 @@
-"""`FallbackLLM` and `RouterLLM`: alone, in conversations, over a save and a resume, in replays."""
+"""`FallbackLLM` and `RouterLLM`: alone, in conversations, across a save and a resume, in
+replays."""
 
 from __future__ import annotations
 
@@ -153,14 +154,14 @@ def test_the_ones_before_are_asked_too_when_the_sticky_one_fails() -> None:
 
 
 def test_a_watcher_is_told_to_forget_what_a_failed_model_said() -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer([Stream([sse(text("half an answer")).encode()[:600]], end=False)]) as server:
         broken = LLM("m", base_url=server.url, stream=True, max_retries=0)
         FallbackLLM([broken, ScriptedLLM(["whole"], stream=True)]).completion(
-            "hello", on_delta=seen.append
+            "hello", on_delta=deltas.append
         )
         broken.close()
-    kinds = [delta.kind for delta in seen]
+    kinds = [delta.kind for delta in deltas]
     assert kinds[0] == "text"
     assert kinds.count("restart") == 1
     broken_off: list[Delta] = []
@@ -172,12 +173,12 @@ def test_a_watcher_is_told_to_forget_what_a_failed_model_said() -> None:
             FallbackLLM([broken, broken]).completion("hello", on_delta=broken_off.append)
     assert [delta.kind for delta in broken_off].count("restart") == 1
     assert broken_off[-1].kind == "text"
-    assert "".join(delta.text for delta in seen[kinds.index("restart") :]) == "whole"
+    assert "".join(delta.text for delta in deltas[kinds.index("restart") :]) == "whole"
 
 
 def test_a_save_and_a_resume_change_nothing(tmp_path: Path) -> None:
-    """The one that answered last is asked first again, by another process as well: which it was is
-    in the journal."""
+    """The model that answered last is called first again, also by another process: the journal
+    has its name."""
     store = SQLiteStore(tmp_path / "c.db")
     llm, _, _ = two([ServerError("down")], [("add", {"a": 1, "b": 2}), "3."])
     with Conversation(Agent(llm, [add]), store, "c") as conversation:
@@ -194,9 +195,9 @@ def test_a_save_and_a_resume_change_nothing(tmp_path: Path) -> None:
     ] * 3
     assert (
         len([event for event in journal if isinstance(event, ev.AgentConfigured)]) == 1
-    )  # nothing about the agent changed
-    found = replay(journal, Agent(two([], [])[0], [add]))
-    assert (found.same, found.requests, found.hashed) == (True, 3, 3)
+    )  # the agent did not change
+    result = replay(journal, Agent(two([], [])[0], [add]))
+    assert (result.same, result.requests, result.hashed) == (True, 3, 3)
     store.close()
 
 
@@ -215,7 +216,7 @@ def test_a_replay_sees_that_a_route_was_given_other_parameters() -> None:
 
 
 def test_the_journaled_parameters_are_those_that_are_sent() -> None:
-    """As with an LLM: what the journal says counts, until a new `Agent` event says otherwise."""
+    """As with an LLM, the journaled parameters count until a new `Agent` event replaces them."""
     with ModelServer(lambda request: text("Hello.")) as server:
         llm = FallbackLLM([LLM("m", base_url=server.url, temperature=0.1)])
         head = ev.AgentConfigured(
@@ -243,11 +244,11 @@ def test_composites_within_composites_know_their_way() -> None:
     with Conversation(
         Agent(FallbackLLM({"both": two([ServerError("x")], ["hi", "ho"])[0]}))
     ) as conversation:
-        for said in ("a", "b"):
-            conversation.send_message(said)
+        for word in ("a", "b"):
+            conversation.send_message(word)
             conversation.run()
-        found = replay(conversation.get_history())
-        assert (found.same, found.hashed) == (True, 2)
+        result = replay(conversation.get_history())
+        assert (result.same, result.hashed) == (True, 2)
 
 
 def test_each_of_nested_composites_finds_its_own_part_of_the_way() -> None:
@@ -324,10 +325,10 @@ def test_a_composite_shows_no_key_and_has_the_dearest_price() -> None:
 
 
 def test_a_function_picks() -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def pick(request: RouterRequest) -> str:
-        asked.append((request.system, request.last, len(request.items), request.tools[0].name))
+        requests.append((request.system, request.last, len(request.items), request.tools[0].name))
         return "large" if len(request.items) > 1 else "small"
 
     small, large = (
@@ -343,10 +344,10 @@ def test_a_function_picks() -> None:
         "small",
         "large",
     ]
-    assert asked == [("Add.", "", 1, "add"), ("Add.", "small", 3, "add")]
-    asked.clear()
+    assert requests == [("Add.", "", 1, "add"), ("Add.", "small", 3, "add")]
+    requests.clear()
     assert replay(journal, agent).same
-    assert not asked  # which model answered is in the journal
+    assert not requests  # the journal has the model that answered
 
 
 def test_a_router_without_a_conversation() -> None:
@@ -361,7 +362,7 @@ def test_a_name_that_is_none_is_said() -> None:
 
 
 def test_many_conversations_share_a_composite() -> None:
-    """Nothing is remembered but in the journals: each conversation has its own way."""
+    """All memory is in the journals: each conversation has its own route."""
 
     def first(request: Any) -> Any:
         if "fail" in request.messages[1]["content"]:
@@ -391,10 +392,10 @@ def test_many_conversations_share_a_composite() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {name: next(iter(found)) for name, found in routes.items()} == {
+    assert {name: next(iter(models)) for name, models in routes.items()} == {
         name: "two" if "fail" in name else "one" for name in routes
     }
-    assert all(len(found) == 1 for found in routes.values())
+    assert all(len(models) == 1 for models in routes.values())
 
 
 def test_a_completion_of_anybody_gets_its_route() -> None:
@@ -417,10 +418,10 @@ def test_a_completion_of_anybody_gets_its_route() -> None:
 
 
 def test_its_function_of_an_error_is_asked_only_about_one_that_decides() -> None:
-    asked: list[str] = []
+    names: list[str] = []
 
     def moves_on(error: LLMError) -> bool:
-        asked.append(type(error).__name__)
+        names.append(type(error).__name__)
         return True
 
     def failing(error: LLMError) -> ScriptedLLM:
@@ -430,9 +431,9 @@ def test_its_function_of_an_error_is_asked_only_about_one_that_decides() -> None
         FallbackLLM([failing(ServerError("a")), failing(ServerError("b"))], on=moves_on).completion(
             "x"
         )
-    assert asked == ["ServerError"]  # not about the last one's
+    assert names == ["ServerError"]  # not for the last one's error
     with pytest.raises(Cancelled):
         FallbackLLM([failing(Cancelled("a")), failing(ServerError("b"))], on=moves_on).completion(
             "x"
         )
-    assert asked == ["ServerError"]
+    assert names == ["ServerError"]

@@ -1,5 +1,5 @@
-"""`count_tokens`: the request that asks each provider, its errors and retries, and the models that
-ask no provider."""
+"""`count_tokens`: the request to each provider, its errors and retries, and the models that
+count without a provider."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def test_vertex_takes_the_fields_without_a_request_around_them() -> None:
     from holdfast.llm.wires.token_counts import count_request
 
     body = b'{"contents":[],"tools":[],"toolConfig":{},"generationConfig":{},"labels":{}}'
-    path, sent = count_request("gemini", "gemini-3-pro", "europe-aiplatform.googleapis.com", body)
+    path, data = count_request("gemini", "gemini-3-pro", "europe-aiplatform.googleapis.com", body)
     assert path == "/models/gemini-3-pro:countTokens"
-    assert json.loads(sent).keys() == {"contents", "tools", "generationConfig"}
+    assert json.loads(data).keys() == {"contents", "tools", "generationConfig"}
 
 
 @pytest.mark.parametrize("mode", ["native", "text"])
@@ -151,18 +151,18 @@ def test_a_count_is_recorded_and_replayed(tmp_path: Any) -> None:
 
 
 def test_litellm_counts_with_its_own_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
 
     def token_counter(**arguments: Any) -> int:
-        asked.append(arguments)
-        if len(asked) == 2:
+        calls.append(arguments)
+        if len(calls) == 2:
             raise ValueError(f"no such model {KEY}")
         return 11
 
     monkeypatch.setitem(sys.modules, "litellm", SimpleNamespace(token_counter=token_counter))
     llm = LiteLLM("bedrock/x", api_key=KEY)
     assert llm.count_tokens("hi", [Tool.from_function(add)], system="Be brief.") == 11
-    [call] = asked
+    [call] = calls
     assert call["model"] == "bedrock/x"
     assert [message["role"] for message in call["messages"]] == ["system", "user"]
     assert call["tools"][0]["function"]["name"] == "add"

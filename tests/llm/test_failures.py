@@ -1,4 +1,4 @@
-"""What providers say went wrong, in their own words, and how long they ask to wait."""
+"""Providers' errors in their own words, and the waits that they request."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ TRAFFIC = SHARED / "provider_traffic"
 
 def error(status: int, body: Any, **headers: str) -> LLMError:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return http_error(status, named, data, "https://api.example.com/v1/x", "some-model")
+    header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return http_error(status, header_fields, data, "https://api.example.com/v1/x", "some-model")
 
 
 def anthropic(kind: str, message: str = "words") -> dict[str, Any]:
@@ -84,9 +84,9 @@ def test_only_a_content_that_is_too_long_could_be_condensed(
     "body", [b"[" * 100_000, b'{"error":' * 100_000, b'{"error": {"message":' + b"[" * 100_000]
 )
 def test_a_body_that_is_nested_without_end_is_shown_as_it_is(body: bytes) -> None:
-    found = error(500, body)
-    assert found.__class__ is ServerError
-    assert body[:20].decode() in str(found)
+    failure = error(500, body)
+    assert failure.__class__ is ServerError
+    assert body[:20].decode() in str(failure)
 
 
 # --- by provider ---
@@ -108,14 +108,14 @@ def test_a_body_that_is_nested_without_end_is_shown_as_it_is(body: bytes) -> Non
     ],
 )
 def test_anthropics_errors(status: int, type: str, kind: type[LLMError], retryable: bool) -> None:
-    found = error(status, anthropic(type))
+    failure = error(status, anthropic(type))
     in_a_stream = reported_error(anthropic(type))
     inner = reported_error(anthropic(type)["error"])
-    for each in (found, in_a_stream, inner):
+    for each in (failure, in_a_stream, inner):
         assert each.__class__ is kind
         assert (each.code, each.status, each.retryable) == (type, status, retryable)
         assert "words" in str(each)
-    assert (found.request_id, in_a_stream.request_id) == ("req_011", "req_011")
+    assert (failure.request_id, in_a_stream.request_id) == ("req_011", "req_011")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_anthropics_errors(status: int, type: str, kind: type[LLMError], retryab
     ],
 )
 def test_a_request_that_is_too_long_is_known_by_its_words(message: str) -> None:
-    found = error(400, openai(None, "invalid_request_error", message))
-    assert isinstance(found, ContextTooLong)
+    failure = error(400, openai(None, "invalid_request_error", message))
+    assert isinstance(failure, ContextTooLong)
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,9 @@ def test_googles_quotas_say_when_to_come_back_and_those_of_a_day_are_not_waited_
     ],
 )
 def test_openais_errors(status: int, body: Any, kind: type[LLMError], code: str) -> None:
-    found = error(status, body)
-    assert found.__class__ is kind
-    assert found.code == code or not code
+    failure = error(status, body)
+    assert failure.__class__ is kind
+    assert failure.code == code or not code
 
 
 @pytest.mark.parametrize(
@@ -376,10 +376,10 @@ def test_openais_errors(status: int, body: Any, kind: type[LLMError], code: str)
 def test_the_errors_in_a_responses_stream(
     event: dict[str, Any], kind: type[LLMError], status: int
 ) -> None:
-    found = reported_error(event)
-    assert found.__class__ is kind
-    assert found.status == status
-    assert found.code not in ("error", "response.failed", "failed")
+    failure = reported_error(event)
+    assert failure.__class__ is kind
+    assert failure.status == status
+    assert failure.code not in ("error", "response.failed", "failed")
 
 
 @pytest.mark.parametrize(
@@ -488,9 +488,9 @@ def test_the_errors_in_a_responses_stream(
 def test_the_errors_of_compatible_servers(
     status: int, body: Any, kind: type[LLMError], retryable: bool
 ) -> None:
-    found = error(status, body)
-    assert found.__class__ is kind
-    assert found.retryable is retryable
+    failure = error(status, body)
+    assert failure.__class__ is kind
+    assert failure.retryable is retryable
 
 
 def test_a_routers_error_shows_the_upstreams_words_and_its_limit() -> None:
@@ -565,10 +565,10 @@ def test_an_error_holds_no_key() -> None:
     )
 
 
-# --- how long to wait ---
+# --- waits ---
 
 
-def read(status: int = 429, **headers: str) -> float | None:
+def wait_of(status: int = 429, **headers: str) -> float | None:
     return retry_after(
         {name.replace("_", "-"): value for name, value in headers.items()},
         NOW.timestamp,
@@ -577,29 +577,29 @@ def read(status: int = 429, **headers: str) -> float | None:
 
 
 def test_a_used_up_limit_says_when_it_is_there_again() -> None:
-    assert read(x_ratelimit_reset_requests="1s", x_ratelimit_remaining_requests="0") == 1.0
+    assert wait_of(x_ratelimit_reset_requests="1s", x_ratelimit_remaining_requests="0") == 1.0
     openai = {
         "x_ratelimit_reset_requests": "8.64s",
         "x_ratelimit_remaining_requests": "99",
         "x_ratelimit_reset_tokens": "1m30.5s",
         "x_ratelimit_remaining_tokens": "0",
     }
-    assert read(**openai) == 90.5
+    assert wait_of(**openai) == 90.5
     assert (
-        read(
+        wait_of(
             **{**openai, "x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "2m"}
         )
         == 120.0
     )  # the longest
-    assert read(**{**openai, "x_ratelimit_remaining_tokens": "5"}) is None
-    assert read(**openai, retry_after="3") == 3.0
+    assert wait_of(**{**openai, "x_ratelimit_remaining_tokens": "5"}) is None
+    assert wait_of(**openai, retry_after="3") == 3.0
     assert (
-        read(x_ratelimit_reset_requests="60", x_ratelimit_remaining_requests="0") == 60.0
+        wait_of(x_ratelimit_reset_requests="60", x_ratelimit_remaining_requests="0") == 60.0
     )  # Azure: plain seconds
     assert (
-        read(x_ratelimit_reset_requests="1s", x_ratelimit_reset_tokens="2s") is None
-    )  # which of them?
-    assert read(x_ratelimit_reset_requests="2s") == 2.0
+        wait_of(x_ratelimit_reset_requests="1s", x_ratelimit_reset_tokens="2s") is None
+    )  # ambiguous
+    assert wait_of(x_ratelimit_reset_requests="2s") == 2.0
 
 
 def test_anthropics_limits_name_a_moment() -> None:
@@ -611,22 +611,22 @@ def test_anthropics_limits_name_a_moment() -> None:
         "anthropic_ratelimit_output_tokens_remaining": "4000",
         "anthropic_ratelimit_output_tokens_reset": "2026-01-01T12:05:00Z",
     }
-    assert read(**headers) == 20.0
-    assert read(anthropic_ratelimit_tokens_reset="2025-12-31T12:00:00Z") == 0.0
+    assert wait_of(**headers) == 20.0
+    assert wait_of(anthropic_ratelimit_tokens_reset="2025-12-31T12:00:00Z") == 0.0
 
 
 def test_general_limits_are_seconds_or_moments_told_apart_by_size() -> None:
     epoch = int(NOW.timestamp()) + 45
     for value in ("45", str(epoch), str(epoch * 1000), "45s"):
-        assert read(x_ratelimit_reset=value, x_ratelimit_remaining="0") == 45.0
-        assert read(ratelimit_reset=value) == 45.0
-    assert read(ratelimit_reset="45", ratelimit_remaining="3") is None
+        assert wait_of(x_ratelimit_reset=value, x_ratelimit_remaining="0") == 45.0
+        assert wait_of(ratelimit_reset=value) == 45.0
+    assert wait_of(ratelimit_reset="45", ratelimit_remaining="3") is None
 
 
 def test_limits_are_looked_at_only_after_a_429() -> None:
     for status in (200, 400, 500, 503, 529):
         assert (
-            read(status, x_ratelimit_reset_requests="1s", x_ratelimit_remaining_requests="0")
+            wait_of(status, x_ratelimit_reset_requests="1s", x_ratelimit_remaining_requests="0")
             is None
         )
     assert error(503, b"", x_ratelimit_reset="5").retry_after is None
@@ -649,8 +649,8 @@ def test_limits_are_looked_at_only_after_a_429() -> None:
     ],
 )
 def test_an_illegible_limit_is_ignored(odd: str) -> None:
-    assert read(x_ratelimit_reset=odd) in (None, 0.0)
-    assert read(anthropic_ratelimit_tokens_reset=odd) in (None, 0.0)
+    assert wait_of(x_ratelimit_reset=odd) in (None, 0.0)
+    assert wait_of(anthropic_ratelimit_tokens_reset=odd) in (None, 0.0)
 
 
 def test_durations() -> None:
@@ -670,27 +670,29 @@ def test_durations() -> None:
 
 
 def test_a_rate_limit_in_a_stream_says_in_words_how_long_to_wait() -> None:
-    def told(message: str) -> float | None:
+    def wait_in(message: str) -> float | None:
         return reported_error({"code": "rate_limit_exceeded", "message": message}).retry_after
 
-    assert told("Rate limit reached. Please try again in 1.898s. Visit x") == 1.898
-    assert told("Please try again in 120ms.") == 0.12
-    assert told("Please try again in 2m59.56s.") == pytest.approx(179.56)
-    assert told("Please retry after 6 seconds.") == 6.0
-    assert told("Please try again later.") is None
+    assert wait_in("Rate limit reached. Please try again in 1.898s. Visit x") == 1.898
+    assert wait_in("Please try again in 120ms.") == 0.12
+    assert wait_in("Please try again in 2m59.56s.") == pytest.approx(179.56)
+    assert wait_in("Please retry after 6 seconds.") == 6.0
+    assert wait_in("Please try again later.") is None
     assert (
         reported_error({"code": "invalid_prompt", "message": "try again in 5s"}).retry_after is None
     )
 
 
 def test_a_limit_of_the_day_is_an_error_at_once_instead_of_a_long_wait() -> None:
-    found = error(429, b"", x_ratelimit_reset_requests="7h12m", x_ratelimit_remaining_requests="0")
-    assert found.retry_after == 25920.0
-    assert found.retry_after > MAX_RETRY_AFTER_SECONDS
-    assert delay(found, 0, lambda: 1.0) is None
+    failure = error(
+        429, b"", x_ratelimit_reset_requests="7h12m", x_ratelimit_remaining_requests="0"
+    )
+    assert failure.retry_after == 25920.0
+    assert failure.retry_after > MAX_RETRY_AFTER_SECONDS
+    assert delay(failure, 0, lambda: 1.0) is None
 
 
-# --- as recorded ---
+# --- recorded errors ---
 
 RECORDED = {
     "anthropic__anthropic_explicit_effort_xhigh_unsupported_model_errors": (
@@ -719,7 +721,7 @@ RECORDED = {
 
 @pytest.mark.skipif(not TRAFFIC.is_dir(), reason="the recorded provider traffic is not here")
 def test_recorded_errors_are_what_they_are() -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for path in sorted(TRAFFIC.glob("*/*.json")):
         recording = json.loads(path.read_text())
         if "error_status" not in recording["features"]:
@@ -730,13 +732,13 @@ def test_recorded_errors_are_what_they_are() -> None:
             if response["status"] < 400:
                 continue
             body = response["body"]
-            found = error(
+            failure = error(
                 response["status"],
                 body.encode() if isinstance(body, str) else body,
                 **response["headers"],
             )
-            assert found.__class__ is kind, path.stem
-            assert (found.code, found.retryable, found.retry_after) == (code, False, None)
-            assert found.request_id == (body.get("request_id") or "")
-            seen.add(path.stem)
-    assert seen == RECORDED.keys()
+            assert failure.__class__ is kind, path.stem
+            assert (failure.code, failure.retryable, failure.retry_after) == (code, False, None)
+            assert failure.request_id == (body.get("request_id") or "")
+            names.add(path.stem)
+    assert names == RECORDED.keys()

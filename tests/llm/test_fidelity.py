@@ -1,5 +1,5 @@
-"""What a provider sent besides text and calls goes back to the letter, whatever happened to the
-conversation in between."""
+"""All parts of a provider's answer besides text and calls go back to the letter, whatever
+happened to the conversation in between."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tests.model_server import ModelServer, Request
 
 KEY = "sk-planted-secret"
 
-# Per wire: the answer that calls a tool, the answer after it, and of the first the very bytes that
-# must go back. Spaces, key order and escapes are not ours; `mystery` is an item that nobody knows
-# yet.
+# Per wire: the answer that calls a tool, the answer after it, and the exact bytes of the first one
+# that
+# must go back. Spaces, key order and escapes differ from ours; `mystery` is an unknown item of the
+# future.
 
 ANTHROPIC_BLOCKS = [
     '{"type": "thinking",  "thinking": "Add \\u00e9 up.", "signature": "EqQBCkYIChgC=="}',
@@ -126,11 +127,11 @@ def add(a: int, b: int) -> int:
 
 
 def answer(request: Request) -> Any:
-    """The wire's first answer to a message, its second to a result. Which wire it is, the path
-    tells."""
+    """Return the wire's first answer to a message, and its second one to a result. The path
+    identifies the wire."""
     name = wire_of(request)
-    said = _last(name, request.json)
-    return (200, {"content-type": "application/json"}, WIRES[name][1][1 if said else 0])
+    is_result = _last(name, request.json)
+    return (200, {"content-type": "application/json"}, WIRES[name][1][1 if is_result else 0])
 
 
 def wire_of(request: Request) -> str:
@@ -144,7 +145,7 @@ def wire_of(request: Request) -> str:
 
 
 def _last(name: str, body: dict[str, Any]) -> bool:
-    """Whether a request ends in a tool's result."""
+    """Return True if a request ends with a tool's result."""
     last = body[
         "contents" if name == "gemini" else "input" if name == "openai_responses" else "messages"
     ][-1]
@@ -163,8 +164,8 @@ def model(name: str, url: str) -> LLM:
     return LLM(WIRES[name][0], KEY, url, wire=name)
 
 
-def talk(conversation: Conversation, said: str = "1 + 2?") -> None:
-    conversation.send_message(said)
+def talk(conversation: Conversation, text: str = "1 + 2?") -> None:
+    conversation.send_message(text)
     state = conversation.run()
     assert state.status is ConversationStatus.FINISHED, state.error
     assert state.answer == "3."
@@ -203,8 +204,8 @@ def test_a_resume_a_fork_and_a_condensation_leave_it_as_it_came(name: str, tmp_p
             talk(conversation)
             check_echo(name, server.requests[-1], 2)
             events = conversation.get_history()
-    found = replay(events, agent)
-    assert (found.same, found.requests, found.hashed) == (True, 6, 6)
+    result = replay(events, agent)
+    assert (result.same, result.requests, result.hashed) == (True, 6, 6)
     assert not any(event.notes for event in events if isinstance(event, ev.AssistantReplied))
     usage = next(event.usage for event in events if isinstance(event, ev.AssistantReplied))
     assert (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens) == (100, 7, 90)
@@ -241,7 +242,7 @@ def test_another_provider_is_told_what_it_can_read_and_back_at_the_first_all_is_
             assert secret not in away
     assert "1 + 2?" in away
     assert "3." in away
-    assert away.count('"add"') >= 2  # the call of the first, and our tool
+    assert away.count('"add"') >= 2  # the call of the first answer, and our tool
     check_echo(here, back, 2)
     notes = [event.notes for event in events if isinstance(event, ev.AssistantReplied)]
     assert [bool(note) for note in notes] == [False, False, True, False, True, False]
@@ -254,14 +255,14 @@ def test_another_provider_is_told_what_it_can_read_and_back_at_the_first_all_is_
 
 @pytest.mark.parametrize("name", WIRE_NAMES)
 def test_the_answer_of_a_wire_is_read(name: str) -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer(answer) as server:
-        found = model(name, server.url).completion("1 + 2?", on_delta=seen.append)
-    assert [(call.name, call.arguments) for call in found.calls] == [("add", {"a": 1, "b": 2})]
-    assert found.stop_reason == "tool_calls"
-    assert found.native
+        completion = model(name, server.url).completion("1 + 2?", on_delta=deltas.append)
+    assert [(call.name, call.arguments) for call in completion.calls] == [("add", {"a": 1, "b": 2})]
+    assert completion.stop_reason == "tool_calls"
+    assert completion.native
     if name != "openai_chat":
-        assert (found.text, found.reasoning) == ("Let me see.", "Add é up.")
+        assert (completion.text, completion.reasoning) == ("Let me see.", "Add é up.")
 
 
 @pytest.mark.slow
@@ -269,8 +270,8 @@ def test_the_answer_of_a_wire_is_read(name: str) -> None:
 def test_another_host_of_the_same_model_is_sent_only_what_it_can_read(
     name: str, tmp_path: Path
 ) -> None:
-    """Encrypted reasoning of one host is refused by another; the signatures of Anthropic's are good
-    on all platforms."""
+    """Another host refuses encrypted reasoning; Anthropic's signatures are valid on all
+    platforms."""
     store = SQLiteStore(tmp_path / "c.db")
     with ModelServer(answer) as server:
         for url in (server.url, server.url.replace("127.0.0.1", "localhost"), server.url):
@@ -279,7 +280,7 @@ def test_another_host_of_the_same_model_is_sent_only_what_it_can_read(
                 events = conversation.get_history()
         away, back = server.requests[3], server.requests[5]
     bound = name in ("openai_responses", "gemini")
-    check_echo(name, away, 1 if bound else 2)  # its own answer goes back there
+    check_echo(name, away, 1 if bound else 2)  # its own answer goes back to that host
     check_echo(name, back, 2 if bound else 3)
     notes = [event.notes for event in events if isinstance(event, ev.AssistantReplied)]
     assert [bool(note) for note in notes] == [False, False, bound, False, bound, False]

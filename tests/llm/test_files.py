@@ -1,5 +1,5 @@
-"""Files that a model does not receive: the texts in their place, the notes on an answer, and files
-of one provider."""
+"""Files that a model does not receive: the texts in their place, the notes on an answer, and
+files of one provider."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def test_a_text_says_what_is_left_out(block: Content, expected: str) -> None:
 
 
 def test_the_name_in_a_text_is_one_short_line() -> None:
-    found = left_out(FileContent(b"x", "a/b", name="a\n]b" * 1000))
-    assert "\n" not in found
-    assert len(found) < 300
+    text = left_out(FileContent(b"x", "a/b", name="a\n]b" * 1000))
+    assert "\n" not in text
+    assert len(text) < 300
 
 
 # --- notes ---
@@ -116,7 +116,7 @@ def test_an_answer_names_each_omission_once() -> None:
     transcript.append(Completion("ok", wire="openai_chat", host="h"))
     transcript.append(Message("go on"))
     assert notes_of(transcript, to) == ()
-    # Another server gets everything anew, so its first answer names everything.
+    # Another server gets all files again, so its first answer names all of them.
     assert note in notes_of(transcript, Recipient(wire("openai_chat"), "m", "elsewhere"))
 
 
@@ -200,7 +200,7 @@ def test_a_result_with_a_file_of_another_provider() -> None:
 
 
 def test_each_member_of_a_composite_decides_for_itself() -> None:
-    """The members have one wire and one maker, and still differ in what they are sent."""
+    """The members have one wire and one maker, but receive different content."""
     answers: list[Any] = [(500, {}, "down"), text("ok"), text("ok")]
     with ModelServer(answers) as server:
         members = {
@@ -211,8 +211,8 @@ def test_each_member_of_a_composite_decides_for_itself() -> None:
         llm = FallbackLLM(members)
         transcript.say(own("mistral"))
         answer = llm.completion(transcript)
-        sent = [request.body.decode() for request in server.requests]
-        assert ["only mistral has this file" in body for body in sent] == [True, False]
+        values = [request.body.decode() for request in server.requests]
+        assert ["only mistral has this file" in body for body in values] == [True, False]
         assert not any("only" in note for note in answer.notes)
 
 
@@ -247,13 +247,13 @@ def test_pictures_by_url_or_id_are_hidden_from_a_model_without_vision() -> None:
         FileContent(b"GIF89a\x02\x00\x03\x00", "image/gif", name="c.gif"),
         FileContent(url="https://example.com/a.pdf"),
     )
-    found = hide_pictures(Message(content)).content
-    assert [one.text for one in found if isinstance(one, TextContent)] == [
+    blocks = hide_pictures(Message(content)).content
+    assert [one.text for one in blocks if isinstance(one, TextContent)] == [
         "[picture: image/png, https://example.com/a.png]",
         "[picture: image/webp, b.webp]",
         "[picture: image/gif, 2 x 3, 10 bytes]",
     ]
-    assert found[3] is content[3]
+    assert blocks[3] is content[3]
 
 
 def test_a_scripted_model_without_vision_gets_a_text_for_a_picture_by_url() -> None:
@@ -277,19 +277,19 @@ def test_mcp_clients_get_files_as_blocks_of_mcp() -> None:
         FileContent(url="https://example.com/d/a.pdf?x=1"),
         own("anthropic"),
     )
-    found = result(ToolResult(content), None, True)["content"]
-    CallToolResult.model_validate({"content": found, "isError": False})
-    assert [block["type"] for block in found] == [
+    blocks = result(ToolResult(content), None, True)["content"]
+    CallToolResult.model_validate({"content": blocks, "isError": False})
+    assert [block["type"] for block in blocks] == [
         "resource",
         "image",
         "audio",
         "resource_link",
         "text",
     ]
-    assert found[0]["resource"]["uri"] == "file:///a%20b.pdf"
-    assert (found[3]["uri"], found[3]["name"]) == ("https://example.com/d/a.pdf?x=1", "a.pdf")
-    assert "f-1" not in found[4]["text"]
-    assert "a.pdf: a file of anthropic" in found[4]["text"]
+    assert blocks[0]["resource"]["uri"] == "file:///a%20b.pdf"
+    assert (blocks[3]["uri"], blocks[3]["name"]) == ("https://example.com/d/a.pdf?x=1", "a.pdf")
+    assert "f-1" not in blocks[4]["text"]
+    assert "a.pdf: a file of anthropic" in blocks[4]["text"]
 
 
 def test_openhands_gets_pictures_and_notes() -> None:
@@ -356,12 +356,12 @@ CONTENT = st.lists(
 
 @pytest.mark.parametrize("text_calls", ["", "+text"])
 @pytest.mark.parametrize("name", WIRES)
-@given(said=CONTENT, returned=CONTENT, error=st.booleans(), sees=st.booleans())
+@given(content=CONTENT, returned=CONTENT, error=st.booleans(), sees=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_any_content_is_sent_as_json_and_replays_to_the_same_bytes(
     name: str,
     text_calls: str,
-    said: list[Content],
+    content: list[Content],
     returned: list[Content],
     error: bool,
     sees: bool,
@@ -370,28 +370,28 @@ def test_any_content_is_sent_as_json_and_replays_to_the_same_bytes(
     result = ToolResult(tuple(returned), is_error=error)
 
     def bodies(message: Message, answer: ToolResult) -> list[bytes]:
-        found: list[bytes] = []
+        request_bodies: list[bytes] = []
         used = wire(name + text_calls)
         to = Recipient(used, "m", "", sees)
         transcript = Transcript([message])
         for item in (Completion(calls=(call,)), (call, answer), Message("go on")):
             fragments, _ = transcript.encode(to, {}, True)
             head = used.head("m", "", (), {"wire": name, "host": ""}, {})
-            found.append(used.body(head, fragments, False))
+            request_bodies.append(used.body(head, fragments, False))
             transcript.notes(to)
             transcript.append(item)
-        return found
+        return request_bodies
 
-    first = bodies(Message(tuple(said)), result)
+    first = bodies(Message(tuple(content)), result)
     for body in first:
         json.loads(body)
-    stored = Message.from_json(Message(tuple(said)).to_json())
+    stored = Message.from_json(Message(tuple(content)).to_json())
     assert bodies(stored, ToolResult.from_json(result.to_json())) == first
 
 
 @pytest.mark.parametrize("wire_name", ["openai_chat", "openai_responses"])
 def test_a_picture_keeps_the_type_that_was_written(wire_name: str) -> None:
-    """Requests of stored conversations have it."""
+    """Requests of stored conversations contain it."""
     blob = {"uri": "a", "mimeType": "image/jpg", "blob": "UE5H"}
     for block in (ImageContent(b"PNG", "image/jpg"), EmbeddedResource(blob)):
         assert b'"data:image/jpg;base64,UE5H"' in wire(wire_name).user([block])

@@ -56,27 +56,27 @@ def decoded(fragment: bytes) -> Any:
 
 
 def candidate(*parts: dict[str, Any], finish: str | None = "STOP", **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": 0, **more}
-    return {**found, "finishReason": finish} if finish else found
+    body: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": 0, **more}
+    return {**body, "finishReason": finish} if finish else body
 
 
 def answer(
     *parts: dict[str, Any], finish: str | None = "STOP", usage: Any = None, **more: Any
 ) -> dict[str, Any]:
-    found = {
+    body = {
         "candidates": [candidate(*parts, finish=finish, **more)],
         "modelVersion": "gemini-test",
         "responseId": "r1",
     }
-    return {**found, "usageMetadata": usage} if usage else found
+    return {**body, "usageMetadata": usage} if usage else body
 
 
 def call(name: str, id: str = "", **args: Any) -> dict[str, Any]:
     return {"functionCall": {"name": name, "args": args, **({"id": id} if id else {})}}
 
 
-def parsed(found: Any) -> Completion:
-    return gemini.parse(json.dumps(found).encode())
+def parsed(body: Any) -> Completion:
+    return gemini.parse(json.dumps(body).encode())
 
 
 def sse(*chunks: Any) -> bytes:
@@ -94,19 +94,19 @@ def streamed(
     return parser.finish()
 
 
-def native(found: Completion) -> Any:
-    return json.loads(bytes(found.native)) if found.native else None
+def native(completion: Completion) -> Any:
+    return json.loads(bytes(completion.native)) if completion.native else None
 
 
 def same(one: Completion, other: Completion) -> bool:
-    """Equal, whatever the spaces in the JSON."""
+    """Return True if two completions are equal and their `native` JSON has the same value."""
     return native(one) == native(other) and msgspec.structs.replace(
         one, native=NO_NATIVE
     ) == msgspec.structs.replace(other, native=NO_NATIVE)
 
 
-def echo(found: Completion, **names: str) -> Any:
-    return decoded(gemini.assistant(found.text, found.calls, found.native, names))[0]
+def echo(completion: Completion, **names: str) -> Any:
+    return decoded(gemini.assistant(completion.text, completion.calls, completion.native, names))[0]
 
 
 # --- path and headers ---
@@ -228,20 +228,20 @@ def test_native_content_goes_back_to_the_byte() -> None:
         ' "role":"model"}'
     )
     body = f'{{"candidates":[{{"content":{content},"finishReason":"STOP"}}]}}'.encode()
-    found = gemini.parse(body)
-    assert gemini.assistant(found.text, found.calls, found.native, {}) == content.encode()
+    answer = gemini.parse(body)
+    assert gemini.assistant(answer.text, answer.calls, answer.native, {}) == content.encode()
 
 
 def test_a_native_call_takes_the_name_and_id_that_its_result_will_have() -> None:
-    """Models call tools that no one has, and by names that no tool has here; the response must be
-    found by its call."""
-    found = parsed(
+    """Models call unknown tools, and tools by names that differ from ours here. The response
+    must be found by its call."""
+    completion = parsed(
         answer({**call("functions.read", "i1"), "thoughtSignature": "c2ln"}, call("read", "i1"))
     )
-    assert [one.provider_id for one in found.calls] == ["i1", ""]
-    parts = echo(found)["parts"]
+    assert [one.provider_id for one in completion.calls] == ["i1", ""]
+    parts = echo(completion)["parts"]
     assert parts == [{**call("functions__read", "i1"), "thoughtSignature": "c2ln"}, call("read")]
-    results = decoded(gemini.results([(one, ToolResult("ok")) for one in found.calls], {}))[0][
+    results = decoded(gemini.results([(one, ToolResult("ok")) for one in completion.calls], {}))[0][
         "parts"
     ]
     assert [part["functionResponse"]["name"] for part in results] == ["functions__read", "read"]
@@ -249,9 +249,10 @@ def test_a_native_call_takes_the_name_and_id_that_its_result_will_have() -> None
 
 
 def test_native_calls_without_any_signature_get_the_word_for_it() -> None:
-    """Gemini 2.5 may leave it out, and Gemini 3, which another may be asked next, wants one."""
-    found = parsed(answer({"text": "hm", "thought": True}, call("a"), call("b")))
-    assert echo(found)["parts"] == [
+    """Gemini 2.5 may leave the signature out. Gemini 3, which may get the next request, requires
+    one."""
+    completion = parsed(answer({"text": "hm", "thought": True}, call("a"), call("b")))
+    assert echo(completion)["parts"] == [
         {"text": "hm", "thought": True},
         {**call("a"), "thoughtSignature": SKIP},
         call("b"),
@@ -259,8 +260,8 @@ def test_native_calls_without_any_signature_get_the_word_for_it() -> None:
 
 
 def test_native_content_of_other_calls_than_the_answers_is_made_anew() -> None:
-    found = parsed(answer({**call("a"), "thoughtSignature": "c2ln"}))
-    parts = decoded(gemini.assistant("x", [], found.native, {}))[0]["parts"]
+    completion = parsed(answer({**call("a"), "thoughtSignature": "c2ln"}))
+    parts = decoded(gemini.assistant("x", [], completion.native, {}))[0]["parts"]
     assert parts == [{"text": "x"}]
 
 
@@ -298,12 +299,12 @@ def test_pictures_of_results_follow_in_a_content_of_their_own() -> None:
         (ToolCall("1.0", "shot", {}, "x"), ToolResult([ImageContent(PNG)])),
         (ToolCall("1.1", "rec", {}), ToolResult([TextContent("heard"), sound])),
     ]
-    results, shown = decoded(gemini.results(batch, {}))
+    results, pictures = decoded(gemini.results(batch, {}))
     assert [part["functionResponse"]["response"] for part in results["parts"]] == [
         {"output": "(1 image, shown below)"},
         {"output": "heard\n(audio/wav, shown below)"},
     ]
-    assert shown == {
+    assert pictures == {
         "role": "user",
         "parts": [
             {"text": "Returned by shot (call x):"},
@@ -323,10 +324,10 @@ def test_pictures_of_results_follow_in_a_content_of_their_own() -> None:
     st.from_regex(r"[a-zA-Z0-9_-]{1,64}", fullmatch=True),
 )
 def test_every_name_begins_as_the_api_wants_and_finds_back(one: str, other: str) -> None:
-    made = name_to_wire(one)
-    assert made[0].isalpha() or made[0] == "_"
-    assert name_from_wire(made) == one
-    assert (made == name_to_wire(other)) == (one == other)
+    sent_name = name_to_wire(one)
+    assert sent_name[0].isalpha() or sent_name[0] == "_"
+    assert name_from_wire(sent_name) == one
+    assert (sent_name == name_to_wire(other)) == (one == other)
 
 
 def test_a_name_with_a_digit_in_front_is_the_same_in_declaration_call_and_response() -> None:
@@ -334,9 +335,9 @@ def test_a_name_with_a_digit_in_front_is_the_same_in_declaration_call_and_respon
     declared = json.loads(gemini.body(head, [], False))["tools"][0]["functionDeclarations"][0][
         "name"
     ]
-    found = parsed(answer(call(declared)))
-    assert (declared, found.calls[0].name) == ("_1c__run", "1c__run")
-    ours = msgspec.structs.replace(found.calls[0], name="1c.run")
+    completion = parsed(answer(call(declared)))
+    assert (declared, completion.calls[0].name) == ("_1c__run", "1c__run")
+    ours = msgspec.structs.replace(completion.calls[0], name="1c.run")
     names = {"1c.run": "1c__run"}
     assert (
         decoded(gemini.assistant("", [ours], NO_NATIVE, names))[0]["parts"][0]["functionCall"][
@@ -425,8 +426,11 @@ def test_every_setting_has_its_name_in_the_generation_config() -> None:
 
 def test_structured_output_is_a_mime_type_and_a_schema() -> None:
     schema = {"type": "object"}
-    asked = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
-    assert request(response_format=asked)["generationConfig"] == {
+    response_format = {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": schema, "strict": True},
+    }
+    assert request(response_format=response_format)["generationConfig"] == {
         "responseMimeType": "application/json",
         "responseJsonSchema": schema,
     }
@@ -509,21 +513,24 @@ def test_extra_body_adds_to_what_is_ours_and_replaces_the_rest() -> None:
         "systemInstruction": {"role": "user"},
         "toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}},
     }
-    found = request(
+    request_body = request(
         system="s",
         tools=[ToolDefinition("t", "", {})],
         temperature=0.1,
         reasoning_budget=5,
         extra_body=extra,
     )
-    assert found["generationConfig"] == {
+    assert request_body["generationConfig"] == {
         "temperature": 1,
         "topK": 4,
         "thinkingConfig": {"thinkingBudget": 5, "includeThoughts": False},
     }
-    assert [list(tool) for tool in found["tools"]] == [["functionDeclarations"], ["googleSearch"]]
-    assert found["systemInstruction"] == {"parts": [{"text": "s"}], "role": "user"}
-    assert (found["safetySettings"], found["toolConfig"]) == ([], extra["toolConfig"])
+    assert [list(tool) for tool in request_body["tools"]] == [
+        ["functionDeclarations"],
+        ["googleSearch"],
+    ]
+    assert request_body["systemInstruction"] == {"parts": [{"text": "s"}], "role": "user"}
+    assert (request_body["safetySettings"], request_body["toolConfig"]) == ([], extra["toolConfig"])
 
 
 @pytest.mark.parametrize(
@@ -537,8 +544,8 @@ def test_extra_body_adds_to_what_is_ours_and_replaces_the_rest() -> None:
 def test_a_level_in_extra_body_replaces_a_budget(theirs: Any, sent: Any) -> None:
     """The API refuses both together."""
     extra = {"generationConfig": {"thinkingConfig": theirs}}
-    found = request(reasoning_budget=5, extra_body=extra)
-    assert found["generationConfig"]["thinkingConfig"] == sent
+    request_body = request(reasoning_budget=5, extra_body=extra)
+    assert request_body["generationConfig"]["thinkingConfig"] == sent
 
 
 def test_settings_of_both_hosts_pass_through_extra_body() -> None:
@@ -560,21 +567,21 @@ def test_settings_of_both_hosts_pass_through_extra_body() -> None:
             "imageConfig": {"aspectRatio": "16:9"},
         },
     }
-    found = request(tools=[ToolDefinition("t", "", {})], temperature=0.5, extra_body=extra)
-    assert found["tools"][1:] == extra["tools"]
-    assert found["generationConfig"] == {"temperature": 0.5, **extra["generationConfig"]}
+    request_body = request(tools=[ToolDefinition("t", "", {})], temperature=0.5, extra_body=extra)
+    assert request_body["tools"][1:] == extra["tools"]
+    assert request_body["generationConfig"] == {"temperature": 0.5, **extra["generationConfig"]}
     for key in ("toolConfig", "safetySettings", "labels", "serviceTier"):
-        assert found[key] == extra[key]
+        assert request_body[key] == extra[key]
 
 
 def test_beside_a_cache_stand_neither_prompt_nor_tools() -> None:
-    found = request(
+    request_body = request(
         system="s",
         tools=[ToolDefinition("t", "", {})],
         temperature=0,
         extra_body={"cachedContent": "cachedContents/1"},
     )
-    assert found == {
+    assert request_body == {
         "cachedContent": "cachedContents/1",
         "generationConfig": {"temperature": 0},
         "contents": HI,
@@ -606,7 +613,7 @@ def test_a_plain_answer_is_its_text_and_nothing_native_is_kept() -> None:
         "totalTokenCount": 25,
         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 10}],
     }
-    found = parsed(
+    completion = parsed(
         answer(
             {"text": "hel"},
             {"text": "lo"},
@@ -615,7 +622,7 @@ def test_a_plain_answer_is_its_text_and_nothing_native_is_kept() -> None:
             safetyRatings=[{"category": "X"}],
         )
     )
-    assert found == Completion(
+    assert completion == Completion(
         "hello",
         usage=Usage(15, 10, 4, 0, 3),
         model="gemini-test",
@@ -626,15 +633,15 @@ def test_a_plain_answer_is_its_text_and_nothing_native_is_kept() -> None:
 
 
 def test_plain_calls_need_no_native_and_arguments_may_be_left_out() -> None:
-    found = parsed(answer(call("a", "i", x=1), {"functionCall": {"name": "b"}}))
-    assert found.calls == (ToolCall("", "a", {"x": 1}, "i"), ToolCall("", "b", {}))
-    assert (found.stop_reason, found.native) == ("tool_calls", NO_NATIVE)
+    completion = parsed(answer(call("a", "i", x=1), {"functionCall": {"name": "b"}}))
+    assert completion.calls == (ToolCall("", "a", {"x": 1}, "i"), ToolCall("", "b", {}))
+    assert (completion.stop_reason, completion.native) == ("tool_calls", NO_NATIVE)
 
 
 def test_arguments_that_are_no_object_are_an_invalid_call() -> None:
-    found = parsed(answer({"functionCall": {"name": "b", "args": [1]}}))
-    assert "an array" in found.calls[0].invalid
-    assert found.calls[0].raw == "[1]"
+    completion = parsed(answer({"functionCall": {"name": "b", "args": [1]}}))
+    assert "an array" in completion.calls[0].invalid
+    assert completion.calls[0].raw == "[1]"
     signed = parsed(
         answer({"functionCall": {"name": "b", "args": [1]}, "thoughtSignature": "c2ln"})
     )
@@ -661,43 +668,43 @@ def test_arguments_that_are_no_object_are_an_invalid_call() -> None:
     ],
 )
 def test_a_part_that_says_more_is_kept_and_goes_back(part: dict[str, Any]) -> None:
-    found = parsed(answer({"text": "x"}, part))
-    assert native(found) == {"content": {"parts": [{"text": "x"}, part], "role": "model"}}
-    assert echo(found) == native(found)["content"]
-    assert same(streamed(sse(answer({"text": "x"}, finish=None), answer(part))), found)
+    completion = parsed(answer({"text": "x"}, part))
+    assert native(completion) == {"content": {"parts": [{"text": "x"}, part], "role": "model"}}
+    assert echo(completion) == native(completion)["content"]
+    assert same(streamed(sse(answer({"text": "x"}, finish=None), answer(part))), completion)
 
 
 def test_thoughts_are_reasoning_and_text_is_not() -> None:
-    found = parsed(
+    completion = parsed(
         answer(
             {"text": "let me ", "thought": True}, {"text": "see", "thought": True}, {"text": "4"}
         )
     )
-    assert (found.reasoning, found.text) == ("let me see", "4")
+    assert (completion.reasoning, completion.text) == ("let me see", "4")
 
 
 def test_a_signature_alone_gets_a_text_and_an_empty_part_goes_since_the_api_refuses_both() -> None:
-    found = parsed(answer({}, {"text": ""}, {"text": "x"}, {"thoughtSignature": "c2ln"}))
-    assert echo(found)["parts"] == [{"text": "x"}, {"text": "", "thoughtSignature": "c2ln"}]
+    completion = parsed(answer({}, {"text": ""}, {"text": "x"}, {"thoughtSignature": "c2ln"}))
+    assert echo(completion)["parts"] == [{"text": "x"}, {"text": "", "thoughtSignature": "c2ln"}]
 
 
 def test_text_behind_a_call_stays_behind_it() -> None:
-    found = parsed(answer({**call("a"), "thoughtSignature": "c2ln"}, {"text": "I called a."}))
-    assert [next(iter(part)) for part in echo(found)["parts"]] == ["functionCall", "text"]
+    completion = parsed(answer({**call("a"), "thoughtSignature": "c2ln"}, {"text": "I called a."}))
+    assert [next(iter(part)) for part in echo(completion)["parts"]] == ["functionCall", "text"]
     assert native(parsed(answer(call("a"), {"text": "I called a."})))
 
 
 def test_the_role_is_set_where_a_server_leaves_it_out() -> None:
-    found = gemini.parse(
+    answer = gemini.parse(
         b'{"candidates":[{"content":{"parts":[{"text":"a","thoughtSignature":"c2ln"}]},"finishReason":"STOP"}]}'
     )
-    assert echo(found) == {"parts": [{"text": "a", "thoughtSignature": "c2ln"}], "role": "model"}
+    assert echo(answer) == {"parts": [{"text": "a", "thoughtSignature": "c2ln"}], "role": "model"}
 
 
 def test_sources_are_details_and_do_not_go_back() -> None:
     grounding = {"webSearchQueries": ["q"], "groundingChunks": [{"web": {"uri": "u"}}]}
     citations = {"citationSources": [{"startIndex": 0, "uri": "c"}]}
-    found = parsed(
+    completion = parsed(
         answer(
             {"text": "a"},
             groundingMetadata=grounding,
@@ -705,9 +712,9 @@ def test_sources_are_details_and_do_not_go_back() -> None:
             urlContextMetadata={},
         )
     )
-    assert found.native == NO_NATIVE
-    assert [citation.url for citation in found.citations] == ["u", "c"]
-    assert echo(found) == {"parts": [{"text": "a"}], "role": "model"}
+    assert completion.native == NO_NATIVE
+    assert [citation.url for citation in completion.citations] == ["u", "c"]
+    assert echo(completion) == {"parts": [{"text": "a"}], "role": "model"}
     assert parsed(answer({"text": "a"}, groundingMetadata={})).details is None
 
 
@@ -762,9 +769,9 @@ def test_a_call_that_met_the_limit_or_the_filter_says_so() -> None:
 def test_a_call_that_the_model_broke_is_no_answer_and_is_asked_for_again(
     finish: str, parts: list[Any]
 ) -> None:
-    for read in (lambda body: parsed(body), lambda body: streamed(sse(body))):
+    for parse in (lambda body: parsed(body), lambda body: streamed(sse(body))):
         with pytest.raises(BadResponse, match="print") as caught:
-            read(answer(*parts, finish=finish, finishMessage="Malformed function call: print("))
+            parse(answer(*parts, finish=finish, finishMessage="Malformed function call: print("))
         assert (caught.value.retryable, caught.value.code) == (True, finish)
 
 
@@ -793,15 +800,15 @@ BLOCKED = {
 
 
 def test_a_prompt_that_was_blocked_raises() -> None:
-    for read in (lambda body: parsed(body), lambda body: streamed(sse(body))):
+    for parse in (lambda body: parsed(body), lambda body: streamed(sse(body))):
         with pytest.raises(ContentFiltered, match="PROHIBITED_CONTENT: no") as caught:
-            read(BLOCKED)
+            parse(BLOCKED)
         assert (caught.value.code, caught.value.retryable) == ("PROHIBITED_CONTENT", False)
 
 
 def test_a_filter_that_stops_a_stream_leaves_what_came() -> None:
-    found = streamed(sse(answer({"text": "so far"}, finish=None), BLOCKED))
-    assert (found.text, found.stop_reason) == ("so far", "content_filter")
+    completion = streamed(sse(answer({"text": "so far"}, finish=None), BLOCKED))
+    assert (completion.text, completion.stop_reason) == ("so far", "content_filter")
 
 
 @pytest.mark.parametrize(
@@ -836,37 +843,37 @@ def test_what_is_no_answer_is_a_bad_response(body: bytes) -> None:
 
 
 def test_an_error_with_status_200_is_that_error() -> None:
-    said = {
+    error_body = {
         "error": {
             "code": 429,
             "message": "Resource has been exhausted",
             "status": "RESOURCE_EXHAUSTED",
         }
     }
-    for body in (said, [said]):
+    for body in (error_body, [error_body]):
         with pytest.raises(RateLimited, match="exhausted"):
             parsed(body)
 
 
 def test_a_stream_as_a_json_array_is_read_too() -> None:
-    found = parsed(
+    completion = parsed(
         [
             answer({"text": "hel"}, finish=None),
             answer({"text": "lo"}, usage={"promptTokenCount": 1}),
         ]
     )
-    assert (found.text, found.usage.input_tokens) == ("hello", 1)
+    assert (completion.text, completion.usage.input_tokens) == ("hello", 1)
     with pytest.raises(StreamInterrupted):
         parsed([answer({"text": "hel"}, finish=None)])
 
 
 def test_text_that_is_not_quite_json_is_read() -> None:
-    found = gemini.parse(
+    answer = gemini.parse(
         b'{"candidates":[{"content":{"parts":[{"text":"a\nb'
         b' \\ud83d","thoughtSignature":"c2ln"}]},"avgLogprobs":NaN}]}'
     )
-    assert found.text == "a\nb \ufffd"
-    json.loads(gemini.assistant("", (), found.native, {}))
+    assert answer.text == "a\nb \ufffd"
+    json.loads(gemini.assistant("", (), answer.native, {}))
 
 
 # --- streams ---
@@ -948,11 +955,11 @@ def test_a_stream_says_what_a_plain_answer_says() -> None:
 
 
 def test_deltas_tell_text_reasoning_and_calls() -> None:
-    seen: list[Delta] = []
-    streamed(STREAM, seen.append, 3)
-    assert "".join(delta.text for delta in seen if delta.kind == "text") == WHOLE.text
-    assert "".join(delta.text for delta in seen if delta.kind == "reasoning") == WHOLE.reasoning
-    assert [delta for delta in seen if delta.kind == "tool"] == [
+    deltas: list[Delta] = []
+    streamed(STREAM, deltas.append, 3)
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == WHOLE.text
+    assert "".join(delta.text for delta in deltas if delta.kind == "reasoning") == WHOLE.reasoning
+    assert [delta for delta in deltas if delta.kind == "tool"] == [
         Delta("tool", '{"x":"ü"}', 0, "a"),
         Delta("tool", '{"y":[1]}', 1, "a"),
     ]
@@ -965,8 +972,8 @@ def test_a_stream_is_finished_by_its_reason_and_reads_on() -> None:
     parser.feed(
         sse(answer({"text": "b"}, finish="MAX_TOKENS"), answer({"text": "c"}, finish="STOP"))
     )
-    found = parser.finish()
-    assert (found.text, found.stop_reason) == ("abc", "length")
+    completion = parser.finish()
+    assert (completion.text, completion.stop_reason) == ("abc", "length")
 
 
 def test_only_the_first_candidate_is_the_answer() -> None:
@@ -984,8 +991,8 @@ def test_sources_of_several_chunks_are_all_kept() -> None:
             {"text": "a"}, citationMetadata={"citationSources": [{"uri": uri} for uri in uris]}
         )
 
-    found = streamed(sse(cited("1"), cited("1", "2")))
-    assert [citation.url for citation in found.citations] == ["1", "2"]
+    completion = streamed(sse(cited("1"), cited("1", "2")))
+    assert [citation.url for citation in completion.citations] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -1085,28 +1092,26 @@ def test_any_split_gives_the_same(cuts: list[int]) -> None:
     assert parser.finish() == WHOLE
 
 
-END = STREAM.index(
-    b"\r\n", STREAM.index(b'"finishReason"')
-)  # of the chunk that says that it is the last
+END = STREAM.index(b"\r\n", STREAM.index(b'"finishReason"'))  # of the chunk with the last mark
 
 
 @given(st.integers(0, len(STREAM)), st.integers(0, 60))
 @settings(max_examples=examples(300), deadline=None)
 def test_any_truncation_is_an_interruption_unless_the_end_had_come(end: int, size: int) -> None:
     try:
-        found = streamed(STREAM[:end], None, size)
+        answer = streamed(STREAM[:end], None, size)
     except StreamInterrupted:
         assert end < END
         return
     assert end >= END
-    assert (found.text, found.calls, found.stop_reason) == (
+    assert (answer.text, answer.calls, answer.stop_reason) == (
         WHOLE.text,
         WHOLE.calls,
         WHOLE.stop_reason,
     )
     assert (
-        native(found)["content"]["parts"][:-1] == PARTS[:-1]
-        or native(found)["content"]["parts"] == PARTS[:-1]
+        native(answer)["content"]["parts"][:-1] == PARTS[:-1]
+        or native(answer)["content"]["parts"] == PARTS[:-1]
     )
 
 
@@ -1121,11 +1126,11 @@ def test_any_corruption_is_an_answer_or_a_typed_error(changes: list[tuple[int, i
     for at, value in changes:
         data[at] = value
     try:
-        found = streamed(bytes(data))
+        answer = streamed(bytes(data))
     except LLMError:
         return
-    said = gemini.assistant(found.text, found.calls, found.native, {})
-    assert json.loads(said)["role"] == "model"
+    fragment = gemini.assistant(answer.text, answer.calls, answer.native, {})
+    assert json.loads(fragment)["role"] == "model"
 
 
 KEYS = [
@@ -1166,13 +1171,13 @@ JSON = st.recursive(
 )
 @settings(max_examples=examples(600), deadline=None)
 def test_any_json_is_an_answer_or_a_typed_error_plain_or_streamed(body: Any) -> None:
-    for read in (lambda: parsed(body), lambda: streamed(sse(body))):
+    for parse in (lambda: parsed(body), lambda: streamed(sse(body))):
         try:
-            found = read()
+            completion = parse()
         except LLMError:
             continue
-        said = gemini.assistant(found.text, found.calls, found.native, {})
-        assert not said or json.loads(said)["parts"]
+        fragment = gemini.assistant(completion.text, completion.calls, completion.native, {})
+        assert not fragment or json.loads(fragment)["parts"]
 
 
 # --- errors, and through an LLM ---
@@ -1222,12 +1227,12 @@ def test_an_llm_asks_streams_and_answers_its_calls() -> None:
             ).text
             == "done"
         )
-        asked = server.requests
-    assert asked[0].path == "/v1/models/gemini-3-flash:streamGenerateContent?alt=sse&trace=1"
-    assert asked[0].headers["authorization"] == "Bearer t"
-    assert "x-goog-api-key" not in asked[0].headers
-    contents = asked[1].json["contents"]
-    assert contents[:1] == asked[0].json["contents"]
+        requests = server.requests
+    assert requests[0].path == "/v1/models/gemini-3-flash:streamGenerateContent?alt=sse&trace=1"
+    assert requests[0].headers["authorization"] == "Bearer t"
+    assert "x-goog-api-key" not in requests[0].headers
+    contents = requests[1].json["contents"]
+    assert contents[:1] == requests[0].json["contents"]
     assert contents[1]["parts"] == PARTS
     assert [part["functionResponse"] for part in contents[2]["parts"]] == [
         {"name": "a", "response": {"output": "ok"}, "id": "i1"},
@@ -1236,18 +1241,18 @@ def test_an_llm_asks_streams_and_answers_its_calls() -> None:
 
 
 def roles(*fragments: bytes) -> list[str]:
-    found = json.loads(gemini.body(gemini.head("m", "", (), {}, {}), fragments, False))
-    return [content["role"] for content in found["contents"]]
+    data = json.loads(gemini.body(gemini.head("m", "", (), {}, {}), fragments, False))
+    return [content["role"] for content in data["contents"]]
 
 
 def test_a_request_begins_and_ends_with_a_user() -> None:
-    """What came first may have been condensed away; an answer of another provider's may end in a
+    """The first messages may be condensed away, and an answer of another provider may end in a
     pause."""
-    hi, said = gemini.user((TextContent("hi"),)), gemini.assistant("so", (), NO_NATIVE, {})
+    hi, model_text = gemini.user((TextContent("hi"),)), gemini.assistant("so", (), NO_NATIVE, {})
     native = parsed(answer({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}))
     called = gemini.assistant("", native.calls, native.native, {})
     result = gemini.results([(native.calls[0], ToolResult("x"))], {})
     assert roles(called, result) == ["user", "model", "user"]
-    assert roles(hi, said) == ["user", "model", "user"]
-    assert roles(said) == ["user", "model", "user"]
-    assert roles(hi, said, hi) == ["user", "model", "user"]
+    assert roles(hi, model_text) == ["user", "model", "user"]
+    assert roles(model_text) == ["user", "model", "user"]
+    assert roles(hi, model_text, hi) == ["user", "model", "user"]

@@ -29,7 +29,7 @@ def encoded(data: bytes) -> str:
 
 
 def body(*parts: dict[str, Any], finish: str = "STOP", **more: Any) -> dict[str, Any]:
-    """An answer with these parts; `more` are fields of its candidate, except those of the answer."""
+    """Return an answer with these parts; `more` are fields of its candidate, or of the answer."""
     outer = {
         key: more.pop(key) for key in ("usageMetadata", "modelStatus", "createTime") & more.keys()
     }
@@ -43,7 +43,8 @@ def body(*parts: dict[str, Any], finish: str = "STOP", **more: Any) -> dict[str,
 
 
 def chunked(whole: dict[str, Any]) -> str:
-    """The answer as a stream: each part in a chunk, texts in two, then the rest with no part."""
+    """Return the answer as a stream: each part in a chunk, texts in two, then the rest without a
+    part."""
     [candidate] = whole["candidates"]
     pieces: list[dict[str, Any]] = []
     for part in candidate["content"]["parts"]:
@@ -61,9 +62,9 @@ def chunked(whole: dict[str, Any]) -> str:
     return "".join(f"data: {json.dumps(chunk)}\r\n\r\n" for chunk in chunks)
 
 
-def answered(whole: dict[str, Any], native: bool = True) -> Completion:
-    """The answer, after it was read both ways with one result and went back in a request."""
-    found: list[Completion] = []
+def read_both_ways(whole: dict[str, Any], native: bool = True) -> Completion:
+    """Return the answer, after it was read both ways with one result and went back in a request."""
+    answers: list[Completion] = []
     for stream in (False, True):
         replies: list[Any] = [chunked(whole) if stream else whole, body({"text": "done"})]
         if stream:
@@ -77,12 +78,12 @@ def answered(whole: dict[str, Any], native: bool = True) -> Completion:
                 transcript.append((call, ToolResult("ok")))
             transcript.say("on")
             assert llm.completion(transcript).text == "done"
-            sent = server.requests[1].json["contents"][1]
+            part = server.requests[1].json["contents"][1]
         if native:
-            assert sent["parts"] == whole["candidates"][0]["content"]["parts"]
+            assert part["parts"] == whole["candidates"][0]["content"]["parts"]
         assert Completion.from_json(answer.to_json()) == answer
-        found.append(answer)
-    plain, streamed = found
+        answers.append(answer)
+    plain, streamed = answers
     assert plain.details == streamed.details
     assert (plain.text, plain.calls, plain.usage) == (streamed.text, streamed.calls, streamed.usage)
     return plain
@@ -94,7 +95,7 @@ TEXT = "Grüße: Spain won. “Euro” 2024 🎉 ended 2÷1."
 
 
 def segment(quote: str, **more: Any) -> dict[str, Any]:
-    """A segment of `TEXT`, whose indexes count bytes."""
+    """Return a segment of `TEXT`, with indexes that count bytes."""
     start = len(TEXT[: TEXT.index(quote)].encode())
     return {"startIndex": start, "endIndex": start + len(quote.encode()), "text": quote, **more}
 
@@ -107,7 +108,7 @@ WEB = [
 
 
 def test_sources_cite_characters_of_the_text() -> None:
-    found = answered(
+    answer = read_both_ways(
         body(
             {"text": TEXT},
             groundingMetadata={
@@ -125,16 +126,16 @@ def test_sources_cite_characters_of_the_text() -> None:
             },
         )
     )
-    spans = [(one.url, TEXT[one.start : one.end]) for one in found.citations[:3]]
+    spans = [(one.url, TEXT[one.start : one.end]) for one in answer.citations[:3]]
     assert spans == [
         ("https://a.example", "Spain won."),
         ("https://b.example", "Spain won."),
         ("https://b.example", "🎉 ended 2÷1."),
     ]
-    assert found.citations[0].title == "A"
-    assert found.citations[0].details == {"domain": "a.example", "confidenceScore": 0.9}
-    assert found.citations[3] == Citation("https://c.example", "C")  # supports no segment
-    assert found.server_calls == (
+    assert answer.citations[0].title == "A"
+    assert answer.citations[0].details == {"domain": "a.example", "confidenceScore": 0.9}
+    assert answer.citations[3] == Citation("https://c.example", "C")  # supports no segment
+    assert answer.server_calls == (
         ServerToolCall(
             "google_search",
             arguments={"queries": ["euro 2024"]},
@@ -142,7 +143,7 @@ def test_sources_cite_characters_of_the_text() -> None:
         ),
     )
     entry = {"searchEntryPoint": {"renderedContent": "<div/>"}}
-    assert found.provider_details == {"groundingMetadata": entry}
+    assert answer.provider_details == {"groundingMetadata": entry}
 
 
 def test_a_segment_counts_from_its_part_or_from_the_text_whichever_its_words_say() -> None:
@@ -155,7 +156,7 @@ def test_a_segment_counts_from_its_part_or_from_the_text_whichever_its_words_say
         (3, "Überall", {}),  # neither: the nearest occurrence
         (0, "Ünited", {}),
     ):
-        found = answered(
+        answer = read_both_ways(
             body(
                 *parts,
                 groundingMetadata={
@@ -174,14 +175,14 @@ def test_a_segment_counts_from_its_part_or_from_the_text_whichever_its_words_say
                 },
             )
         )
-        [citation] = found.citations
+        [citation] = answer.citations
         assert text[citation.start : citation.end] == quote
 
 
 def test_of_equal_words_the_part_decides() -> None:
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     place = {"partIndex": 2, "startIndex": 0, "endIndex": 2, "text": "so"}
-    found = answered(
+    answer = read_both_ways(
         body(
             {"text": "so, so. "},
             code,
@@ -192,7 +193,7 @@ def test_of_equal_words_the_part_decides() -> None:
             },
         )
     )
-    assert (found.citations[0].start, found.citations[0].end) == (8, 10)
+    assert (answer.citations[0].start, answer.citations[0].end) == (8, 10)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_of_equal_words_the_part_decides() -> None:
 def test_a_segment_that_fits_nothing_has_no_offsets(place: dict[str, Any]) -> None:
     support = {"segment": place, "groundingChunkIndices": [0, 7, "x"]}
     metadata = {"groundingChunks": WEB[:1], "groundingSupports": [support]}
-    [citation] = answered(body({"text": "short"}, groundingMetadata=metadata)).citations
+    [citation] = read_both_ways(body({"text": "short"}, groundingMetadata=metadata)).citations
     assert (citation.url, citation.start, citation.end) == ("https://a.example", None, None)
 
 
@@ -225,13 +226,13 @@ def test_sources_that_are_files_and_places() -> None:
         {"maps": {"uri": "https://maps", "title": "Café", "placeId": "places/1"}},
         {"image": {"sourceUri": "https://page", "imageUri": "https://page/a.png", "title": "P"}},
     ]
-    found = answered(body({"text": "a"}, groundingMetadata={"groundingChunks": chunks}))
-    rule, place, picture = found.citations
+    answer = read_both_ways(body({"text": "a"}, groundingMetadata={"groundingChunks": chunks}))
+    rule, place, picture = answer.citations
     assert (rule.title, rule.quote, rule.source) == ("rules.pdf", "The rule.", "fileSearchStores/1")
     assert rule.details["pageNumber"] == 3
     assert (place.url, place.source) == ("https://maps", "places/1")
     assert (picture.url, picture.details) == ("https://page", {"imageUri": "https://page/a.png"})
-    assert {call.name for call in found.server_calls} == {
+    assert {call.name for call in answer.server_calls} == {
         "file_search",
         "google_maps",
         "google_search",
@@ -244,7 +245,7 @@ def test_recognized_quotations_are_sources_on_both_hosts(name: str) -> None:
     listed = [{**place, "uri": "https://a", "title": "T", "license": "MIT"}]
     for one in listed:
         del one["text"]
-    [citation] = answered(body({"text": TEXT}, citationMetadata={name: listed})).citations
+    [citation] = read_both_ways(body({"text": TEXT}, citationMetadata={name: listed})).citations
     assert (citation.url, citation.title, citation.details) == (
         "https://a",
         "T",
@@ -270,8 +271,8 @@ def test_sources_of_several_chunks_keep_their_supports() -> None:
     chunks = [chunk("one ", WEB[0]), chunk("two ", WEB[1], finishReason="STOP")]
     stream = "".join(f"data: {json.dumps(one)}\n\n" for one in chunks)
     with ModelServer([stream]) as server:
-        found = LLM("gemini-3-pro", "", server.url, wire="gemini", stream=True).completion("x")
-    assert [(one.url, words[one.start : one.end]) for one in found.citations] == [
+        answer = LLM("gemini-3-pro", "", server.url, wire="gemini", stream=True).completion("x")
+    assert [(one.url, words[one.start : one.end]) for one in answer.citations] == [
         ("https://a.example", "one "),
         ("https://b.example", "two "),
     ]
@@ -281,7 +282,7 @@ def test_sources_of_several_chunks_keep_their_supports() -> None:
 
 
 def test_executed_code_is_a_server_call() -> None:
-    found = answered(
+    answer = read_both_ways(
         body(
             {"text": "Let me see."},
             {"executableCode": {"language": "PYTHON", "code": "print(1)", "id": "x1"}},
@@ -291,7 +292,7 @@ def test_executed_code_is_a_server_call() -> None:
             {"text": "It is 1.", "thoughtSignature": "c2ln"},
         )
     )
-    assert found.server_calls == (
+    assert answer.server_calls == (
         ServerToolCall(
             "code_execution",
             "x1",
@@ -306,25 +307,25 @@ def test_executed_code_is_a_server_call() -> None:
             True,
         ),
     )
-    assert found.calls == ()
-    assert found.parts == (TextPart("Let me see."), TextPart("It is 1."))
+    assert answer.calls == ()
+    assert answer.parts == (TextPart("Let me see."), TextPart("It is 1."))
 
 
 def test_a_file_search_that_runs_as_code_is_one() -> None:
     code = {"code": 'print(file_search.query(query="what \\"is\\" it?"))', "language": "PYTHON"}
-    found = answered(
+    answer = read_both_ways(
         body(
             {"executableCode": code}, {"codeExecutionResult": {"output": "it"}}, {"text": "It is."}
         )
     )
-    assert found.server_calls == (
+    assert answer.server_calls == (
         ServerToolCall("file_search", "", {"query": 'what "is" it?'}, {"output": "it"}),
     )
 
 
 def test_server_run_tools_beside_a_function_call_go_back_with_their_signatures() -> None:
     context = {"text": "a rule", "title": "r.pdf", "fileSearchStore": "s"}
-    found = answered(
+    answer = read_both_ways(
         body(
             {
                 "toolCall": {
@@ -352,15 +353,15 @@ def test_server_run_tools_beside_a_function_call_go_back_with_their_signatures()
             },
         )
     )
-    assert found.server_calls == (
+    assert answer.server_calls == (
         ServerToolCall(
             "google_search", "g1", {"queries": ["weather"]}, {"search_suggestions": "<div/>"}
         ),
-        # The result of this one is in the metadata alone.
+        # The result of this one is only in the metadata.
         ServerToolCall("file_search", "f1", {"query": "rule"}, [context]),
         ServerToolCall("of_tomorrow", "n1", {}),
     )
-    assert [call.name for call in found.calls] == ["t"]
+    assert [call.name for call in answer.calls] == ["t"]
 
 
 def test_read_pages_are_a_server_call() -> None:
@@ -369,8 +370,8 @@ def test_read_pages_are_a_server_call() -> None:
         {"retrievedUrl": "https://b", "urlRetrievalStatus": "URL_RETRIEVAL_STATUS_UNSAFE"},
     ]
     for listed, is_error in ((pages, False), (pages[1:], True)):
-        found = answered(body({"text": "a"}, urlContextMetadata={"urlMetadata": listed}))
-        [call] = found.server_calls
+        answer = read_both_ways(body({"text": "a"}, urlContextMetadata={"urlMetadata": listed}))
+        [call] = answer.server_calls
         assert call.arguments == {"urls": [page["retrievedUrl"] for page in listed]}
         assert (call.name, call.output, call.is_error) == ("url_context", listed, is_error)
 
@@ -381,7 +382,7 @@ def test_read_pages_are_a_server_call() -> None:
 def test_generated_files_are_media_and_drafts_are_not() -> None:
     draft = {"inlineData": {"mimeType": "image/png", "data": encoded(b"draft")}, "thought": True}
     url_safe = base64.urlsafe_b64encode(b"\xff\xfe\xfd").decode()
-    found = answered(
+    answer = read_both_ways(
         body(
             {"text": "Look:"},
             draft,
@@ -396,7 +397,7 @@ def test_generated_files_are_media_and_drafts_are_not() -> None:
             {"fileData": {"mimeType": "video/mp4", "fileUri": "gs://b/a.mp4"}},
         )
     )
-    assert found.media == (
+    assert answer.media == (
         ImageContent(PNG, "image/png"),
         AudioContent(b"a", "audio/wav"),
         AudioContent(b"b", "audio/wav"),
@@ -408,14 +409,14 @@ def test_generated_files_are_media_and_drafts_are_not() -> None:
 @pytest.mark.parametrize("address", ["files/abc", "file:///tmp/a.mp4"])
 def test_an_odd_address_of_a_file_costs_no_answer(address: str) -> None:
     file = {"fileData": {"mimeType": "video/mp4", "fileUri": address}}
-    found = answered(body({"text": "Here."}, file))
-    assert (found.text, found.media) == ("Here.", (ResourceLink(address, mime_type="video/mp4"),))
+    answer = read_both_ways(body({"text": "Here."}, file))
+    assert (answer.text, answer.media) == ("Here.", (ResourceLink(address, mime_type="video/mp4"),))
 
 
 def test_pieces_of_raw_sound_are_one_sound() -> None:
     kind = "audio/L16;codec=pcm;rate=24000"
     pieces = [{"inlineData": {"mimeType": kind, "data": encoded(data)}} for data in (b"ab", b"cd")]
-    assert answered(body(*pieces)).media == (AudioContent(b"abcd", kind),)
+    assert read_both_ways(body(*pieces)).media == (AudioContent(b"abcd", kind),)
 
 
 # --- filters, probabilities, tier, usage ---
@@ -423,18 +424,18 @@ def test_pieces_of_raw_sound_are_one_sound() -> None:
 
 def test_a_filter_that_ended_an_answer_is_named() -> None:
     rating = {"category": "HARM_CATEGORY_HARASSMENT", "probability": "HIGH", "blocked": True}
-    found = answered(
+    answer = read_both_ways(
         body({"text": "so"}, finish="SAFETY", finishMessage="unsafe", safetyRatings=[rating])
     )
-    assert found.stop_reason == "content_filter"
-    assert found.filters == (rating, {"finishReason": "SAFETY", "finishMessage": "unsafe"})
-    assert found.provider_details == {"finishReason": "SAFETY", "finishMessage": "unsafe"}
+    assert answer.stop_reason == "content_filter"
+    assert answer.filters == (rating, {"finishReason": "SAFETY", "finishMessage": "unsafe"})
+    assert answer.provider_details == {"finishReason": "SAFETY", "finishMessage": "unsafe"}
 
 
 def test_feedback_on_a_prompt_that_was_answered_is_kept() -> None:
     feedback = {"safetyRatings": [{"category": "X", "probability": "LOW"}]}
     whole = {**body({"text": "a"}), "promptFeedback": feedback}
-    assert answered(whole).filters == ({"promptFeedback": feedback},)
+    assert read_both_ways(whole).filters == ({"promptFeedback": feedback},)
 
 
 def test_probabilities_of_tokens() -> None:
@@ -452,24 +453,24 @@ def test_probabilities_of_tokens() -> None:
             },
         ],
     }
-    found = answered(body({"text": "Hi!"}, logprobsResult=result, avgLogprobs=-0.25))
-    assert found.logprobs == (
+    answer = read_both_ways(body({"text": "Hi!"}, logprobsResult=result, avgLogprobs=-0.25))
+    assert answer.logprobs == (
         TokenLogprob("Hi", -0.5, (("Hi", -0.5), ("Yo", -2.0))),
         TokenLogprob("!", 0.0),
     )
-    assert found.provider_details == {"avgLogprobs": -0.25}
+    assert answer.provider_details == {"avgLogprobs": -0.25}
 
 
 def test_probabilities_of_several_chunks_follow_each_other() -> None:
     def chunk(token: str, **more: Any) -> str:
         result = {"chosenCandidates": [{"token": token, "logProbability": -1}]}
         content = {"parts": [{"text": token}]}
-        found = {"candidates": [{"content": content, "logprobsResult": result, **more}]}
-        return f"data: {json.dumps(found)}\n\n"
+        candidates = {"candidates": [{"content": content, "logprobsResult": result, **more}]}
+        return f"data: {json.dumps(candidates)}\n\n"
 
     with ModelServer([chunk("a") + chunk("a", finishReason="STOP")]) as server:
-        found = LLM("gemini-3-pro", "", server.url, wire="gemini", stream=True).completion("x")
-    assert found.logprobs == (TokenLogprob("a", -1.0), TokenLogprob("a", -1.0))
+        answer = LLM("gemini-3-pro", "", server.url, wire="gemini", stream=True).completion("x")
+    assert answer.logprobs == (TokenLogprob("a", -1.0), TokenLogprob("a", -1.0))
 
 
 @pytest.mark.parametrize(
@@ -477,15 +478,15 @@ def test_probabilities_of_several_chunks_follow_each_other() -> None:
 )
 def test_the_class_of_service_of_both_hosts(field: str, tier: str) -> None:
     usage = {"promptTokenCount": 1, field: tier}
-    assert answered(body({"text": "a"}, usageMetadata=usage)).service_tier == tier
+    assert read_both_ways(body({"text": "a"}, usageMetadata=usage)).service_tier == tier
 
 
 def test_everything_else_is_under_the_providers_names() -> None:
     status = {"modelStage": "DEPRECATED", "message": "gone soon"}
-    found = answered(
+    answer = read_both_ways(
         body({"text": "a"}, modelStatus=status, createTime="2026-01-01T00:00:00Z", novel={"a": 1})
     )
-    assert found.provider_details == {
+    assert answer.provider_details == {
         "modelStatus": status,
         "createTime": "2026-01-01T00:00:00Z",
         "novel": {"a": 1},
@@ -511,8 +512,8 @@ def test_tokens_of_sound_and_pictures_are_counted() -> None:
             {"modality": "AUDIO", "tokenCount": 50},
         ],
     }
-    found = answered(body({"text": "a"}, usageMetadata=usage))
-    assert found.usage == Usage(
+    answer = read_both_ways(body({"text": "a"}, usageMetadata=usage))
+    assert answer.usage == Usage(
         1100,
         307,
         reasoning_tokens=7,
@@ -522,7 +523,7 @@ def test_tokens_of_sound_and_pictures_are_counted() -> None:
         output_image_tokens=250,
     )
     lists = {key: value for key, value in usage.items() if key.endswith("Details")}
-    assert found.provider_details == {"usageMetadata": lists}
+    assert answer.provider_details == {"usageMetadata": lists}
 
 
 def test_an_answer_with_nothing_else_has_no_details() -> None:
@@ -530,4 +531,4 @@ def test_an_answer_with_nothing_else_has_no_details() -> None:
         "promptTokenCount": 1,
         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 1}],
     }
-    assert answered(body({"text": "ab"}, usageMetadata=usage)).details is None
+    assert read_both_ways(body({"text": "ab"}, usageMetadata=usage)).details is None

@@ -1,4 +1,4 @@
-"""Contents of Gemini's requests: their order, files from users and tools, and results of calls."""
+"""Contents of Gemini's requests: their order, files of users and tools, and results of calls."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def inline(kind: str, data: bytes) -> dict[str, Any]:
 
 
 def contents(transcript: Transcript, model: str = "gemini-3-pro", host: str = HOST) -> Any:
-    """The contents of a request, as a loopback server would receive them."""
+    """Return the contents of a request, as a loopback server receives them."""
     fragments = transcript.fragments(gemini, {}, model, host)
     return json.loads(gemini.body(gemini.head(model, "", (), {}, {}), fragments, False))["contents"]
 
 
 def shape(transcript: Transcript) -> list[tuple[str, list[str]]]:
-    """Each content's role, and its parts: names of calls and results, texts, or kinds."""
+    """Return each content's role and its parts: names of calls and results, texts, or kinds."""
 
     def short(part: dict[str, Any]) -> str:
         [(kind, value)] = [item for item in part.items() if item[0] != "thoughtSignature"]
@@ -158,7 +158,7 @@ def test_results_whose_calls_were_condensed_away_stay_in_their_place() -> None:
 
 
 def test_an_older_model_is_not_sent_the_parts_that_it_refuses() -> None:
-    """A conversation may go on with an older model at the same host."""
+    """A conversation may continue with an older model at the same host."""
     answer = native(
         {"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "id": "g"}, "thoughtSignature": "czE="},
         {"toolResponse": {"toolType": "GOOGLE_SEARCH_WEB", "id": "g"}},
@@ -260,10 +260,10 @@ def test_gemini_3_has_files_within_the_result(model: str, host: str) -> None:
 
 def test_files_that_no_result_may_hold_follow_it() -> None:
     blob = EmbeddedResource({"uri": "f:///a.mp4", "mimeType": "video/mp4", "blob": encoded(b"v")})
-    found = result_contents("gemini-3-pro", HOST, ImageContent(PNG), blob)
-    [response] = found[0]["parts"]
+    items = result_contents("gemini-3-pro", HOST, ImageContent(PNG), blob)
+    [response] = items[0]["parts"]
     assert response["functionResponse"]["parts"] == [inline("image/png", PNG)]
-    assert found[1]["parts"] == [
+    assert items[1]["parts"] == [
         {"text": "Returned by shot (call id_shot):"},
         inline("video/mp4", b"v"),
     ]
@@ -271,9 +271,9 @@ def test_files_that_no_result_may_hold_follow_it() -> None:
 
 @pytest.mark.parametrize("model", ["gemini-2.5-pro", "gemini-2.0-flash", "gemma-3-27b-it", "mine"])
 def test_older_models_get_files_after_the_result(model: str) -> None:
-    found = result_contents(model, HOST, ImageContent(PNG))
-    assert "parts" not in found[0]["parts"][0]["functionResponse"]
-    assert found[1]["parts"][1] == inline("image/png", PNG)
+    items = result_contents(model, HOST, ImageContent(PNG))
+    assert "parts" not in items[0]["parts"][0]["functionResponse"]
+    assert items[1]["parts"][1] == inline("image/png", PNG)
 
 
 def test_a_results_address_is_within_it_on_vertex_ai_alone() -> None:
@@ -287,13 +287,13 @@ def test_a_results_address_is_within_it_on_vertex_ai_alone() -> None:
 
 
 def test_a_file_that_no_model_reads_is_named_in_the_result() -> None:
-    """A request with it would be refused, now and for the rest of the conversation."""
-    [found] = result_contents(
+    """Gemini would refuse a request with the file, now and for the rest of the conversation."""
+    [item] = result_contents(
         "gemini-3-pro", HOST, FileContent(b"PK", "application/zip", name="a.zip")
     )
-    output = found["parts"][0]["functionResponse"]["response"]["output"]
+    output = item["parts"][0]["functionResponse"]["response"]["output"]
     assert output.startswith("[application/zip a.zip")
-    assert "parts" not in found["parts"][0]["functionResponse"]
+    assert "parts" not in item["parts"][0]["functionResponse"]
 
 
 def test_a_conversation_that_changes_models_has_the_form_of_each() -> None:
@@ -313,7 +313,7 @@ def test_a_growing_transcript_is_put_in_order_as_a_whole_one_is() -> None:
         Message((TextContent("Hello"),)),
         Completion("I look.", calls=(call(1), call(2))),
         answered,
-        Message((TextContent("And quickly."),)),  # stands between two results
+        Message((TextContent("And quickly."),)),  # it is between two results
         (call(2), ToolResult((TextContent("two"),))),
         Completion("So."),
         Completion("And so."),  # a second answer in a row
@@ -324,8 +324,8 @@ def test_a_growing_transcript_is_put_in_order_as_a_whole_one_is() -> None:
     head = gemini.head("gemini-3-pro", "", (), {}, {})
 
     def body(transcript: Transcript) -> Any:
-        found = transcript.fragments(gemini, {}, "gemini-3-pro", HOST)
-        return json.loads(gemini.body(head, found, False))
+        fragments = transcript.fragments(gemini, {}, "gemini-3-pro", HOST)
+        return json.loads(gemini.body(head, fragments, False))
 
     growing = Transcript()
     for end, item in enumerate(items, 1):

@@ -1,4 +1,4 @@
-"""Gemini's streams: arguments in pieces, streams that come as one JSON document, broken ends."""
+"""Gemini's streams: arguments in pieces, streams that are one JSON document, broken ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def chunk(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def piece(*partial: dict[str, Any], more: bool = True, **fields: Any) -> dict[str, Any]:
-    """A piece of a call. The documentation of Vertex AI shows names only in the first one."""
+    """Return a piece of a call. The documentation of Vertex AI shows names only in the first
+    one."""
     called = {**fields, **({"partialArgs": list(partial)} if partial else {})}
     return {"functionCall": {**called, **({"willContinue": True} if more else {})}}
 
@@ -28,11 +29,11 @@ def sse(*chunks: dict[str, Any]) -> bytes:
     return b"".join(b"data: %b\r\n\r\n" % json.dumps(one).encode() for one in chunks)
 
 
-def read(data: bytes, size: int = 0, seen: list[Delta] | None = None) -> Completion:
+def parse(data: bytes, size: int = 0, deltas: list[Delta] | None = None) -> Completion:
     parser = GeminiStream()
     step = size or len(data) or 1
     for at in range(0, len(data), step):
-        parser.feed(data[at : at + step], None if seen is None else seen.append)
+        parser.feed(data[at : at + step], None if deltas is None else deltas.append)
     return parser.finish()
 
 
@@ -63,29 +64,29 @@ ARGUMENTS = {
 @pytest.mark.parametrize("size", [0, 1, 7])
 def test_arguments_in_pieces_are_put_together(size: int) -> None:
     other = {"functionCall": {"name": "plain", "args": {"a": 1}}}
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     chunks = [*map(chunk, CALL), chunk(other), chunk({"text": ""}, finishReason="STOP")]
-    found = read(sse(*chunks), size, seen)
-    assert [(call.name, call.arguments, call.provider_id) for call in found.calls] == [
+    answer = parse(sse(*chunks), size, deltas)
+    assert [(call.name, call.arguments, call.provider_id) for call in answer.calls] == [
         ("book", ARGUMENTS, "c1"),
         ("plain", {"a": 1}, ""),
     ]
-    assert found.stop_reason == "tool_calls"
-    texts = ["".join(one.text for one in seen if one.index == index) for index in (0, 1)]
+    assert answer.stop_reason == "tool_calls"
+    texts = ["".join(one.text for one in deltas if one.index == index) for index in (0, 1)]
     assert [json.loads(text) for text in texts] == [ARGUMENTS, {"a": 1}]
-    assert [one.name for one in seen if one.name] == ["book", "plain"]
+    assert [one.name for one in deltas if one.name] == ["book", "plain"]
 
 
 def test_a_call_in_pieces_goes_back_whole_with_its_signature() -> None:
     chunks = [*map(chunk, CALL), chunk({"text": ""}, finishReason="STOP")]
-    done = chunk({"text": "done"}, finishReason="STOP")
-    with ModelServer([Stream([sse(*chunks)]), Stream([sse(done)])]) as server:
+    last = chunk({"text": "done"}, finishReason="STOP")
+    with ModelServer([Stream([sse(*chunks)]), Stream([sse(last)])]) as server:
         options = {"toolConfig": {"functionCallingConfig": {"streamFunctionCallArguments": True}}}
         llm = LLM("gemini-3-pro", "", server.url, wire="gemini", stream=True, extra_body=options)
         transcript = Transcript.from_messages("go")
-        found = llm.completion(transcript)
-        transcript.append(found)
-        transcript.append((found.calls[0], ToolResult("ok")))
+        answer = llm.completion(transcript)
+        transcript.append(answer)
+        transcript.append((answer.calls[0], ToolResult("ok")))
         llm.completion(transcript)
         assert server.requests[0].json["toolConfig"] == options["toolConfig"]
         [part] = server.requests[1].json["contents"][1]["parts"]
@@ -96,17 +97,17 @@ def test_a_call_in_pieces_goes_back_whole_with_its_signature() -> None:
 
 
 def test_a_call_whose_end_is_missing_is_no_call() -> None:
-    """Its arguments may be shorter than the model wrote them."""
+    """The arguments may be shorter than the model wrote them."""
     with pytest.raises(StreamInterrupted, match="function call"):
-        read(sse(*map(chunk, CALL[:3]), chunk({"text": ""}, finishReason="STOP")))
+        parse(sse(*map(chunk, CALL[:3]), chunk({"text": ""}, finishReason="STOP")))
     with pytest.raises(StreamInterrupted):
-        read(sse(*map(chunk, CALL)))
+        parse(sse(*map(chunk, CALL)))
 
 
 def test_a_call_that_met_the_limit_is_invalid() -> None:
-    found = read(sse(*map(chunk, CALL[:3]), chunk({"text": ""}, finishReason="MAX_TOKENS")))
-    [call] = found.calls
-    assert (found.stop_reason, call.name, call.arguments) == ("length", "book", {})
+    answer = parse(sse(*map(chunk, CALL[:3]), chunk({"text": ""}, finishReason="MAX_TOKENS")))
+    [call] = answer.calls
+    assert (answer.stop_reason, call.name, call.arguments) == ("length", "book", {})
     assert call.raw == '{"city":"New York"'
     assert "not valid JSON" in call.invalid
 
@@ -130,7 +131,7 @@ def test_pieces_that_make_no_arguments_are_a_bad_response(partial: Any) -> None:
         partial = {**partial, "stringValue": "x"}
     chunks = [chunk(piece(name="a")), chunk(piece(partial)), chunk(piece(more=False))]
     with pytest.raises(BadResponse):
-        read(sse(*chunks, chunk({"text": ""}, finishReason="STOP")))
+        parse(sse(*chunks, chunk({"text": ""}, finishReason="STOP")))
 
 
 # --- streams that are one JSON document ---
@@ -145,12 +146,12 @@ ARRAY = [
 @pytest.mark.parametrize("size", [0, 1, 7])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_an_array_in_place_of_events_is_read(size: int, indent: int | None) -> None:
-    """A proxy that drops `alt=sse` sends the chunks as an array, here and there with line breaks."""
+    """A proxy that drops `alt=sse` sends the chunks as an array, with line breaks in any place."""
     joined = ",\r\n".join(json.dumps(one, indent=indent) for one in ARRAY)
-    seen: list[Delta] = []
-    found = read(f"[{joined}\n]\n".encode(), size, seen)
-    assert (found.text, found.usage.input_tokens) == ("Grüß Gott", 3)
-    assert "".join(one.text for one in seen) == "Grüß Gott"
+    deltas: list[Delta] = []
+    answer = parse(f"[{joined}\n]\n".encode(), size, deltas)
+    assert (answer.text, answer.usage.input_tokens) == ("Grüß Gott", 3)
+    assert "".join(one.text for one in deltas) == "Grüß Gott"
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/plain"])
@@ -170,20 +171,20 @@ def test_a_truncated_array_and_an_array_without_an_end_are_no_answer() -> None:
         b"{}",
     ):
         with pytest.raises(StreamInterrupted):
-            read(data)
+            parse(data)
 
 
 def test_an_error_in_an_array_is_that_error() -> None:
     error = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}
     with pytest.raises(ServerError, match="overloaded"):
-        read(json.dumps([ARRAY[0], error]).encode())
+        parse(json.dumps([ARRAY[0], error]).encode())
 
 
 # --- ends ---
 
 
 def test_a_last_chunk_with_only_counts_and_one_with_only_a_signature() -> None:
-    found = read(
+    answer = parse(
         sse(
             chunk({"text": "a"}),
             chunk({"text": "b"}, finishReason="STOP"),
@@ -191,8 +192,8 @@ def test_a_last_chunk_with_only_counts_and_one_with_only_a_signature() -> None:
             {"usageMetadata": {"promptTokenCount": 1, "totalTokenCount": 2}, "modelVersion": "g"},
         )
     )
-    assert (found.text, found.usage.input_tokens, found.model) == ("ab", 1, "g")
-    assert json.loads(bytes(found.native))["content"]["parts"] == [
+    assert (answer.text, answer.usage.input_tokens, answer.model) == ("ab", 1, "g")
+    assert json.loads(bytes(answer.native))["content"]["parts"] == [
         {"text": "ab"},
         {"text": "", "thoughtSignature": "c2ln"},
     ]
@@ -201,12 +202,12 @@ def test_a_last_chunk_with_only_counts_and_one_with_only_a_signature() -> None:
 def test_an_error_amid_a_stream_is_that_error() -> None:
     error = {"error": {"code": 500, "message": "internal", "status": "INTERNAL"}}
     with pytest.raises(ServerError, match="internal"):
-        read(sse(chunk({"text": "a"}), error, chunk({"text": "b"}, finishReason="STOP")))
+        parse(sse(chunk({"text": "a"}), error, chunk({"text": "b"}, finishReason="STOP")))
 
 
 @pytest.mark.parametrize("finish", ["NO_IMAGE", "IMAGE_OTHER", "OTHER"])
 def test_an_unexplained_end_without_content_is_asked_for_again(finish: str) -> None:
     with pytest.raises(BadResponse, match=finish) as caught:
-        read(sse(chunk(finishReason=finish)))
+        parse(sse(chunk(finishReason=finish)))
     assert caught.value.retryable
-    assert read(sse(chunk({"text": "so"}, finishReason=finish))).stop_reason == finish
+    assert parse(sse(chunk({"text": "so"}, finishReason=finish))).stop_reason == finish

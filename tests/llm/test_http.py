@@ -36,8 +36,8 @@ def ok(body: bytes = b"fine", head: bytes = b"") -> bytes:
 
 @contextmanager
 def raw_server(*answers: bytes | list[bytes]) -> Iterator[str]:
-    """A server that answers each request of one connection with these bytes (a list: one packet
-    each), then closes it."""
+    """Serve each request of one connection with these bytes (a list: one packet each), then
+    close it."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(5)
 
@@ -66,7 +66,7 @@ def raw_server(*answers: bytes | list[bytes]) -> Iterator[str]:
         thread.join(30)
 
 
-def read(url: str, **options: object) -> tuple[int, dict[str, str], bytes]:
+def post(url: str, **options: object) -> tuple[int, dict[str, str], bytes]:
     pool = HTTPPool(url, timeout=(5, 5))
     try:
         response = pool.post("/", b"{}", {})
@@ -236,30 +236,30 @@ def test_a_chunked_body_is_read_at_any_cut() -> None:
     ]
     for pieces in cuts:
         with raw_server(pieces) as url:
-            assert read(url)[2] == b"hello 0123456789"
+            assert post(url)[2] == b"hello 0123456789"
 
 
 def test_a_body_without_a_length_ends_with_the_connection() -> None:
     with raw_server([b"HTTP/1.0 200 OK\r\n\r\nsome", b"thing"]) as url:
-        assert read(url)[2] == b"something"
+        assert post(url)[2] == b"something"
 
 
 def test_interim_responses_are_skipped() -> None:
     with raw_server(
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok()
     ) as url:
-        assert read(url)[::2] == (200, b"fine")
+        assert post(url)[::2] == (200, b"fine")
 
 
 def test_headers_are_found_in_lower_case_folded_and_repeated() -> None:
     with raw_server(ok(head=b"X-One: a\r\nx-one:b\r\nX-Two: c\r\n  d\r\nX-Three:\r\n")) as url:
-        headers = read(url)[1]
+        headers = post(url)[1]
     assert (headers["x-one"], headers["x-two"], headers["x-three"]) == ("a, b", "c d", "")
 
 
 def test_bare_line_feeds_are_read() -> None:
     with raw_server(b"HTTP/1.1 200 OK\nContent-Length: 2\n\nhi") as url:
-        assert read(url)[2] == b"hi"
+        assert post(url)[2] == b"hi"
 
 
 def test_a_204_has_no_body() -> None:
@@ -286,7 +286,7 @@ def test_a_204_has_no_body() -> None:
 )
 def test_what_is_not_http_is_a_bad_response(answer: bytes) -> None:
     with raw_server(answer) as url, pytest.raises(BadResponse):
-        read(url)
+        post(url)
 
 
 @pytest.mark.parametrize("at", [0, 1, 10, 40])
@@ -399,7 +399,7 @@ def test_connecting_times_out() -> None:
 
 @contextmanager
 def full_backlog() -> Iterator[str]:
-    """A listener whose queue is full: further connections wait without an answer."""
+    """Open a listener with a full queue: further connections wait without an answer."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
@@ -463,19 +463,19 @@ def test_ipv6_addresses_are_dialled() -> None:
         listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
     except OSError:
         pytest.skip("no IPv6 loopback")
-    seen: list[bytes] = []
+    received: list[bytes] = []
 
     def serve() -> None:
         connection, _ = listener.accept()
         with connection:
-            seen.append(connection.recv(65536))
+            received.append(connection.recv(65536))
             connection.sendall(ok())
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     port = listener.getsockname()[1]
-    assert read(f"http://[::1]:{port}")[2] == b"fine"
-    assert f"Host: [::1]:{port}\r\n".encode() in seen[0]
+    assert post(f"http://[::1]:{port}")[2] == b"fine"
+    assert f"Host: [::1]:{port}\r\n".encode() in received[0]
     thread.join()
     listener.close()
 
@@ -497,8 +497,8 @@ def test_a_url_of_another_kind_is_refused_without_its_credentials(url: str) -> N
 
 
 class Proxy:
-    """An HTTP proxy that tunnels, and forwards plain requests to one server; `heads` are what it
-    was asked."""
+    """An HTTP proxy that tunnels, and forwards plain requests to one server. `heads` are the
+    requests to the proxy."""
 
     def __init__(self, forward: int, status: bytes = b"200 OK") -> None:
         self.heads: list[bytes] = []
@@ -556,7 +556,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -575,7 +575,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
     return path
 
 

@@ -1,4 +1,4 @@
-"""What is known of models: limits, abilities, prices."""
+"""Facts about models: limits, abilities, prices."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.llm.providers import find_provider, find_provider_at, provider_ids
 OPENROUTER = "https://openrouter.ai/api/v1"
 
 
-def known(model: str, provider: str = "", base_url: str = "") -> ModelInfo:
-    found = model_info(model, provider, base_url)
-    assert found is not None
-    return found
+def info_of(model: str, provider: str = "", base_url: str = "") -> ModelInfo:
+    info = model_info(model, provider, base_url)
+    assert info is not None
+    return info
 
 
 def test_a_model_has_windows_modalities_abilities_and_prices() -> None:
-    info = known("gpt-5")
+    info = info_of("gpt-5")
     assert (info.provider, info.model) == ("openai", "gpt-5")
     assert (info.context_window, info.max_input_tokens, info.max_output_tokens) == (
         400_000,
@@ -41,20 +41,20 @@ def test_a_model_has_windows_modalities_abilities_and_prices() -> None:
         info.cached_input_price,
         info.cache_write_price,
     ) == (1.25, 10.0, 0.125, None)
-    claude = known("anthropic/claude-sonnet-4-5")
+    claude = info_of("anthropic/claude-sonnet-4-5")
     assert claude.context_window == 200_000
     assert claude.cache_write_price == 3.75
     assert "pdf" in claude.input_modalities
-    assert claude.structured_output is None  # the table does not say
+    assert claude.structured_output is None  # not in the table
     assert claude.max_input_tokens is None
-    assert "audio" in known("gemini-2.5-pro").input_modalities
+    assert "audio" in info_of("gemini-2.5-pro").input_modalities
 
 
 @pytest.mark.parametrize(
-    ("name", "provider", "found"),
+    ("name", "provider", "expected"),
     [
         ("gpt-5-2025-08-07", "openai", "gpt-5"),
-        ("gpt-4o-2024-08-06", "openai", "gpt-4o-2024-08-06"),  # listed itself
+        ("gpt-4o-2024-08-06", "openai", "gpt-4o-2024-08-06"),  # has its own entry
         ("gpt-4-0613", "openai", "gpt-4"),
         ("claude-sonnet-4-5-20250929", "anthropic", "claude-sonnet-4-5-20250929"),
         ("claude-sonnet-4-5-20991231", "anthropic", "claude-sonnet-4-5"),
@@ -67,28 +67,28 @@ def test_a_model_has_windows_modalities_abilities_and_prices() -> None:
         ("ft:gpt-4o-mini-2024-07-18:org::1", "openai", "gpt-4o-mini"),
     ],
 )
-def test_a_dated_snapshot_is_found_under_its_model(name: str, provider: str, found: str) -> None:
-    info = known(name)
-    assert (info.provider, info.model) == (provider, found)
+def test_a_dated_snapshot_is_found_under_its_model(name: str, provider: str, expected: str) -> None:
+    info = info_of(name)
+    assert (info.provider, info.model) == (provider, expected)
 
 
 def test_the_provider_that_is_named_comes_before_the_address_and_that_before_the_name() -> None:
-    assert known("openai/gpt-oss-120b", "groq").provider == "groq"
-    assert known("groq/openai/gpt-oss-120b", "groq").provider == "groq"
-    assert known("groq/openai/gpt-oss-120b").provider == "groq"
-    assert known("openai/gpt-5", "", OPENROUTER).provider == "openrouter"
-    assert known("openai/gpt-5:nitro", "", OPENROUTER).model == "openai/gpt-5"
-    assert known("openai/gpt-5").provider == "openai"
-    assert known("gemini/gemini-2.5-pro").provider == "google"
-    assert known("gpt-5", "", "https://gateway.example.com/v1").provider == "openai"
-    assert known("gpt-5", "", "http://localhost:4000").provider == "openai"
+    assert info_of("openai/gpt-oss-120b", "groq").provider == "groq"
+    assert info_of("groq/openai/gpt-oss-120b", "groq").provider == "groq"
+    assert info_of("groq/openai/gpt-oss-120b").provider == "groq"
+    assert info_of("openai/gpt-5", "", OPENROUTER).provider == "openrouter"
+    assert info_of("openai/gpt-5:nitro", "", OPENROUTER).model == "openai/gpt-5"
+    assert info_of("openai/gpt-5").provider == "openai"
+    assert info_of("gemini/gemini-2.5-pro").provider == "google"
+    assert info_of("gpt-5", "", "https://gateway.example.com/v1").provider == "openai"
+    assert info_of("gpt-5", "", "http://localhost:4000").provider == "openai"
 
 
 def test_a_bare_name_is_looked_up_at_makers_before_resellers() -> None:
-    assert known("grok-4.3" if model_info("grok-4.3", "xai") else "grok-4").provider == "xai"
-    assert known("claude-opus-4-1").provider == "anthropic"
+    assert info_of("grok-4.3" if model_info("grok-4.3", "xai") else "grok-4").provider == "xai"
+    assert info_of("claude-opus-4-1").provider == "anthropic"
     assert (
-        known("meta-llama/Llama-3.3-70B-Instruct").model.lower()
+        info_of("meta-llama/Llama-3.3-70B-Instruct").model.lower()
         == "meta-llama/llama-3.3-70b-instruct"
     )
 
@@ -106,7 +106,7 @@ def test_every_entry_of_the_table_can_be_read() -> None:
         assert entry is not None
         assert entry.id == id
         for name in entry.models:
-            info = known(name, id)
+            info = info_of(name, id)
             assert info.provider == id
             assert info == ModelInfo.from_json(info.to_json())
 

@@ -35,8 +35,8 @@ KEY = "sk-planted-secret"
 PACKAGE = Path(sys.prefix) / "litellm"  # compiled for this Python
 
 
-class Said:
-    """What litellm returns: an object that tells its JSON."""
+class Dumpable:
+    """A result of litellm: an object that returns its JSON."""
 
     def __init__(self, body: dict[str, Any] | str) -> None:
         self.body = body if isinstance(body, str) else json.dumps(body)
@@ -45,24 +45,26 @@ class Said:
         return self.body
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[dict[str, Any]]:
-    """A stand-in for the package; the arguments of each call."""
-    asked: list[dict[str, Any]] = []
-    left = list(answers)
+def install(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[dict[str, Any]]:
+    """Install a stand-in for the package; return the arguments of each call."""
+    calls: list[dict[str, Any]] = []
+    queue = list(answers)
 
     def completion(**arguments: Any) -> Any:
-        asked.append(arguments)
-        answer = left.pop(0)
+        calls.append(arguments)
+        answer = queue.pop(0)
         if isinstance(answer, Exception):
             raise answer
         if arguments.get("stream"):
             return (
-                Said(line[6:]) for line in sse(answer).splitlines() if line.startswith("data: {")
+                Dumpable(line[6:])
+                for line in sse(answer).splitlines()
+                if line.startswith("data: {")
             )
-        return Said(answer)
+        return Dumpable(answer)
 
     monkeypatch.setitem(sys.modules, "litellm", SimpleNamespace(completion=completion))  # pyright: ignore
-    return asked
+    return calls
 
 
 def add(a: int, b: int) -> int:
@@ -72,7 +74,7 @@ def add(a: int, b: int) -> int:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_conversation_over_litellm(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = installed(monkeypatch, calls(("add", {"a": 1, "b": 2})), text("3."))
+    calls_of_litellm = install(monkeypatch, calls(("add", {"a": 1, "b": 2})), text("3."))
     llm = LiteLLM(
         "bedrock/some-model",
         stream=stream,
@@ -86,12 +88,12 @@ def test_a_conversation_over_litellm(stream: bool, monkeypatch: pytest.MonkeyPat
         assert conversation.run().answer == "3."
         journal = conversation.get_history()
     assert (
-        asked[1]["model"],
-        asked[1]["temperature"],
-        asked[1]["api_key"],
-        asked[1]["num_retries"],
+        calls_of_litellm[1]["model"],
+        calls_of_litellm[1]["temperature"],
+        calls_of_litellm[1]["api_key"],
+        calls_of_litellm[1]["num_retries"],
     ) == ("bedrock/some-model", 0.5, KEY, 0)
-    assert [message["role"] for message in asked[1]["messages"]] == [
+    assert [message["role"] for message in calls_of_litellm[1]["messages"]] == [
         "system",
         "user",
         "assistant",
@@ -99,15 +101,15 @@ def test_a_conversation_over_litellm(stream: bool, monkeypatch: pytest.MonkeyPat
     ]
     assert KEY not in "".join(event.to_json().decode() for event in journal)
     assert journal[-1].type == "status"
-    found = replay(journal, agent)
-    assert (found.same, found.hashed) == (True, 2)
+    result = replay(journal, agent)
+    assert (result.same, result.hashed) == (True, 2)
 
 
 def test_deltas_are_told_and_a_cancel_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, text("a long answer"), text("another"))
-    seen: list[Delta] = []
-    assert LiteLLM("m").completion("hello", on_delta=seen.append).text == "a long answer"
-    assert "".join(delta.text for delta in seen) == "a long answer"
+    install(monkeypatch, text("a long answer"), text("another"))
+    deltas: list[Delta] = []
+    assert LiteLLM("m").completion("hello", on_delta=deltas.append).text == "a long answer"
+    assert "".join(delta.text for delta in deltas) == "a long answer"
     token = Cancellation()
     with pytest.raises(Cancelled):
         LiteLLM("m").completion("hello", on_delta=lambda delta: token.cancel(), cancelled=token)
@@ -135,7 +137,7 @@ def failure(
 def test_failures_are_typed_and_hold_no_key(
     error: Exception, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed(monkeypatch, error)
+    install(monkeypatch, error)
     with pytest.raises(expected) as caught:
         LiteLLM("m", max_retries=0, api_key=KEY).completion("hello")
     assert KEY not in str(caught.value)
@@ -145,15 +147,15 @@ def test_failures_are_typed_and_hold_no_key(
 
 
 def test_a_passing_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = installed(
+    attempts = install(
         monkeypatch, failure("RateLimitError", 429, {"retry-after-ms": "1"}), text("hi")
     )
     assert LiteLLM("m", stream=False).completion("hello").text == "hi"
-    assert len(asked) == 2
+    assert len(attempts) == 2
 
 
 def test_a_watcher_is_told_to_forget_what_was_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, text("x"), text("Hello world"))
+    install(monkeypatch, text("x"), text("Hello world"))
     whole = sys.modules["litellm"].completion
     tries: list[int] = []
 
@@ -163,15 +165,15 @@ def test_a_watcher_is_told_to_forget_what_was_broken_off(monkeypatch: pytest.Mon
         return iter(chunks[:2] if len(tries) == 1 else chunks)
 
     monkeypatch.setattr(sys.modules["litellm"], "completion", breaks_off)
-    seen: list[Delta] = []
-    assert LiteLLM("m").completion("hello", on_delta=seen.append).text == "Hello world"
-    kinds = [delta.kind for delta in seen]
+    deltas: list[Delta] = []
+    assert LiteLLM("m").completion("hello", on_delta=deltas.append).text == "Hello world"
+    kinds = [delta.kind for delta in deltas]
     assert kinds[:3] == ["text", "retry", "restart"]
-    assert "".join(delta.text for delta in seen[3:]) == "Hello world"
+    assert "".join(delta.text for delta in deltas[3:]) == "Hello world"
 
 
 def test_what_could_not_be_told_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, text("hi"))
+    install(monkeypatch, text("hi"))
     transcript = Transcript.from_messages("hello")
     native = msgspec.Raw(
         b'[{"type":"thinking","thinking":"t","signature":"s"},{"type":"text","text":"a"}]'
@@ -184,20 +186,20 @@ def test_what_could_not_be_told_is_noted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_secret_of_its_settings_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {
+    secrets = {
         "extra_headers": {"X-Gateway": "Bearer plain-secret-998877"},
         "litellm_params": {"inner": [{"api_key": "nested-secret-1"}]},
         "vertex_credentials": '{"private": "a-secret"}',
     }
     error = failure("Strange")
-    error.args = (f"{told} plain-secret-998877 {json.dumps(told)}",)
-    installed(monkeypatch, error)
-    llm = LiteLLM("m", max_retries=0, **told, max_tokens=5, thinking={"budget_tokens": 9})
+    error.args = (f"{secrets} plain-secret-998877 {json.dumps(secrets)}",)
+    install(monkeypatch, error)
+    llm = LiteLLM("m", max_retries=0, **secrets, max_tokens=5, thinking={"budget_tokens": 9})
     with pytest.raises(BadResponse) as caught:
         llm.completion("hello")
-    for shown in (str(caught.value), str(llm.parameters()), repr(llm)):
+    for message in (str(caught.value), str(llm.parameters()), repr(llm)):
         for secret in ("plain-secret", "nested-secret", "a-secret"):
-            assert secret not in shown
+            assert secret not in message
     assert llm.parameters() == {
         "wire": "openai_chat",
         "host": "litellm",
@@ -214,7 +216,7 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 
 
 def test_it_shows_no_key_and_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch)
+    install(monkeypatch)
     llm = LiteLLM(
         "m",
         api_key=KEY,
@@ -278,7 +280,7 @@ def test_the_real_package() -> None:
 
 
 def test_a_run_ends_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, failure("AuthenticationError", 401))
+    install(monkeypatch, failure("AuthenticationError", 401))
     with Conversation(Agent(LiteLLM("m", max_retries=0))) as conversation:
         conversation.send_message("hello")
         assert conversation.run().status is ConversationStatus.ERROR

@@ -52,8 +52,8 @@ WIRES = {
     "anthropic": ("anthropic_messages",),
     "gemini": ("gemini",),
 }
-SMALL = {"openai": "gpt-3.5-turbo"}  # with a window of 16,385 tokens
-WINDOW = 250_000  # tokens: a prompt beyond it is a megabyte, and refused for nothing
+SMALL = {"openai": "gpt-3.5-turbo"}  # a window of 16,385 tokens
+WINDOW = 250_000  # tokens: a longer prompt is a megabyte, and its refusal costs nothing
 
 CAPITAL = "What is the capital of France? Answer with its name alone."
 WEATHER = (
@@ -73,7 +73,7 @@ WARMTH = {"Paris": 17, "Rome": 23, "Oslo": 4}
 
 @dataclass(frozen=True)
 class Live:
-    """Whom to ask. Its repr has no key."""
+    """The model, address and key of a live check. The repr has no key."""
 
     provider: str
     wire: str
@@ -91,9 +91,9 @@ class Live:
         return LLM(**{**where, "api_key": self.key, "wire": self.wire, "deadline": 300, **more})
 
 
-def parsed(spec: str) -> list[Live]:
-    """What `--live` was given, once for each wire. Does not repeat it where it is wrong: there may
-    be a key in it."""
+def parse_live(spec: str) -> list[Live]:
+    """Return the checks that a value of `--live` names, one for each wire. An error does not
+    repeat the value: it may contain a key."""
     who, _, key = spec.partition("=")
     name, _, url = who.partition("@")
     provider, _, model = name.partition(":")
@@ -111,11 +111,13 @@ def parsed(spec: str) -> list[Live]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    found = [live for spec in metafunc.config.getoption("--live") or () for live in parsed(spec)]
+    checks = [
+        live for spec in metafunc.config.getoption("--live") or () for live in parse_live(spec)
+    ]
     if "live" not in metafunc.fixturenames:
         return
-    if found:
-        metafunc.parametrize("live", found, ids=[f"{live.model}-{live.wire}" for live in found])
+    if checks:
+        metafunc.parametrize("live", checks, ids=[f"{live.model}-{live.wire}" for live in checks])
     else:
         metafunc.parametrize(
             "live",
@@ -128,49 +130,49 @@ plain_and_streamed = pytest.mark.parametrize("stream", [False, True], ids=["plai
 
 
 def thermometer() -> tuple[Tool, list[str]]:
-    asked: list[str] = []
+    cities: list[str] = []
     lock = threading.Lock()
 
     @tool
     def temperature(city: str) -> str:
         """The temperature in a city at this moment, in degrees Celsius."""
         with lock:
-            asked.append(city)
+            cities.append(city)
         return f"{next((warmth for name, warmth in WARMTH.items() if name in city), 10)} °C"
 
-    return temperature, asked
+    return temperature, cities
 
 
 def answers(conversation: Conversation) -> list[ev.AssistantReplied]:
     return [event for event in conversation.get_history() if isinstance(event, ev.AssistantReplied)]
 
 
-# --- what a model does ---
+# --- answers ---
 
 
 @plain_and_streamed
 def test_a_question_is_answered(live: Live, stream: bool) -> None:
-    seen: list[Delta] = []
-    answer = live.llm(stream=stream).completion(CAPITAL, on_delta=seen.append)
+    deltas: list[Delta] = []
+    answer = live.llm(stream=stream).completion(CAPITAL, on_delta=deltas.append)
     assert "Paris" in answer.text
     assert answer.stop_reason == "stop"
     assert answer.usage.input_tokens > 0
     assert answer.usage.output_tokens > 0
     assert answer.wire == live.wire
-    assert "".join(delta.text for delta in seen if delta.kind == "text") == (
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == (
         answer.text if stream else ""
     )
 
 
 @plain_and_streamed
 def test_a_turn_with_parallel_calls(live: Live, stream: bool) -> None:
-    temperature, asked = thermometer()
+    temperature, cities = thermometer()
     with Conversation(Agent(live.llm(stream=stream), tools=[temperature])) as conversation:
         conversation.send_message(WEATHER)
         state = conversation.run()
         assert state.status is ConversationStatus.FINISHED, state.error
         assert len(answers(conversation)[0].calls) == 2
-    assert len(asked) == 2
+    assert len(cities) == 2
     assert "17" in state.answer
     assert "23" in state.answer
 
@@ -189,21 +191,21 @@ def test_an_answer_comes_in_the_form_that_was_asked_for(live: Live, stream: bool
         "required": ["name", "millions"],
         "additionalProperties": False,
     }
-    found = json.loads(live.llm(stream=stream, response_format=schema).completion(FORM).text)
-    assert {name: type(value) for name, value in found.items()} == {"name": str, "millions": int}
+    answer = json.loads(live.llm(stream=stream, response_format=schema).completion(FORM).text)
+    assert {name: type(value) for name, value in answer.items()} == {"name": str, "millions": int}
 
 
 @plain_and_streamed
 def test_thinking_with_tools_over_two_turns(live: Live, stream: bool) -> None:
-    """What goes back of an answer with its calls (signatures, encrypted reasoning) is accepted,
-    within a turn and in the next."""
+    """The provider accepts the answers with calls that go back (signatures, encrypted
+    reasoning), within a turn and in the next one."""
     by_tokens = live.wire in ("anthropic_messages", "gemini")
     effort: dict[str, Any] = (
         {"reasoning_budget": 1024} if by_tokens else {"reasoning_effort": "low"}
     )
     if live.wire == "anthropic_messages":
         effort["max_output_tokens"] = 4096
-    temperature, asked = thermometer()
+    temperature, cities = thermometer()
     with Conversation(
         Agent(live.llm(stream=stream, **effort), tools=[temperature])
     ) as conversation:
@@ -211,14 +213,14 @@ def test_thinking_with_tools_over_two_turns(live: Live, stream: bool) -> None:
             conversation.send_message(prompt)
             state = conversation.run()
             assert state.status is ConversationStatus.FINISHED, state.error
-        kept = [bool(answer.native) for answer in answers(conversation) if answer.calls]
-    assert len(asked) >= 3
-    assert kept
-    # Gemini signs when it thinks at all, and Chat Completions of OpenAI show nothing of it.
-    assert any(kept) or live.wire in ("openai_chat", "gemini")
+        natives = [bool(answer.native) for answer in answers(conversation) if answer.calls]
+    assert len(cities) >= 3
+    assert natives
+    # Gemini signs if it thinks at all, and Chat Completions of OpenAI show nothing of it.
+    assert any(natives) or live.wire in ("openai_chat", "gemini")
 
 
-# --- what it refuses ---
+# --- refusals ---
 
 
 def test_a_wrong_key_is_refused(live: Live) -> None:
@@ -246,7 +248,7 @@ def test_a_prompt_beyond_the_window_is_too_long(live: Live) -> None:
     pytest.fail(f"{answer.usage.input_tokens} tokens went into a window of {window}")
 
 
-# --- how it is stopped ---
+# --- cancelling ---
 
 
 def test_a_cancel_ends_a_stream_within_a_tenth_of_a_second(live: Live) -> None:
@@ -259,20 +261,20 @@ def test_a_cancel_ends_a_stream_within_a_tenth_of_a_second(live: Live) -> None:
 
     timers: list[threading.Timer] = []
 
-    def seen(delta: Delta) -> None:
+    def on_delta(delta: Delta) -> None:
         if not timers and delta.kind == "text":
             timers.append(threading.Timer(0.05, cancel))
             timers[0].start()
 
     with pytest.raises(Cancelled):
         live.llm(stream=True, max_output_tokens=4000).completion(
-            COUNT, on_delta=seen, cancelled=cancelled
+            COUNT, on_delta=on_delta, cancelled=cancelled
         )
     assert time.monotonic() - raised[0] < 0.1
 
 
 def red_png(size: int) -> bytes:
-    """A red square, written by hand (https://www.w3.org/TR/png-3/)."""
+    """Return a red square as a PNG, written by hand (https://www.w3.org/TR/png-3/)."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (

@@ -1,5 +1,5 @@
-"""The client against llmock, a server that breaks what a provider can break and reports how the
-client took it (`tests/mock_servers.py`)."""
+"""The client against llmock, a server that injects all faults of a provider and reports how the
+client handled them (`tests/mock_servers.py`)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def llm(server: LLMock, wire: str, **more: Any) -> LLM:
 
 
 def counting() -> tuple[Tool, list[tuple[int, str]]]:
-    """A real tool, and the arguments that it was run with."""
+    """Return a tool and the list of its arguments, one entry per run."""
     ran: list[tuple[int, str]] = []
     lock = threading.Lock()
 
@@ -100,7 +100,7 @@ def counting() -> tuple[Tool, list[tuple[int, str]]]:
     return count_boxes, ran
 
 
-def answered(conversation: Conversation) -> list[str]:
+def tool_results(conversation: Conversation) -> list[str]:
     return [
         event.result.text
         for event in conversation.get_history()
@@ -109,8 +109,8 @@ def answered(conversation: Conversation) -> list[str]:
 
 
 def expected(wire: str, status: int) -> tuple[type[LLMError], bool]:
-    """The class that a status means, by the words that llmock has for it on that wire, and whether
-    it is worth another try."""
+    """Return the error class of a status, by llmock's words for it on that wire, and whether a
+    retry makes sense."""
     match status:
         case 401:
             return AuthenticationError, False
@@ -147,14 +147,14 @@ def expected(wire: str, status: int) -> tuple[type[LLMError], bool]:
 @every_wire
 @plain_and_streamed
 def test_a_question_is_answered(server: LLMock, wire: str, stream: bool) -> None:
-    seen: list[Delta] = []
-    answer = llm(server, wire, stream=stream).completion(LONG, on_delta=seen.append)
+    deltas: list[Delta] = []
+    answer = llm(server, wire, stream=stream).completion(LONG, on_delta=deltas.append)
     assert answer.text == f"Hello! You said: {LONG}"
     assert (answer.stop_reason, answer.wire, answer.calls) == ("stop", wire, ())
     assert answer.usage.input_tokens > 0
     assert answer.usage.output_tokens > 0
-    assert "".join(delta.text for delta in seen) == (answer.text if stream else "")
-    assert (len(seen) > 5) is stream
+    assert "".join(delta.text for delta in deltas) == (answer.text if stream else "")
+    assert (len(deltas) > 5) is stream
 
 
 @every_wire
@@ -168,12 +168,12 @@ def test_a_conversation_calls_a_tool_and_tells_what_it_said(
         state = conversation.run()
         assert state.status is ConversationStatus.FINISHED, state.error
         assert len(ran) == 1
-        assert answered(conversation) == [f"{ran[0][0]} {ran[0][1]} boxes"]
+        assert tool_results(conversation) == [f"{ran[0][0]} {ran[0][1]} boxes"]
     assert state.answer.startswith("Hello! You said: ")
     assert state.usage.input_tokens > 0
     first, second = server.requests()
     assert (first["status"], second["status"]) == (200, 200)
-    assert answered(conversation)[0] in str(second["body"])
+    assert tool_results(conversation)[0] in str(second["body"])
     assert server.verdict()["findings"] == []
 
 
@@ -237,8 +237,8 @@ def test_an_answer_comes_in_the_form_that_was_asked_for(
         "additionalProperties": False,
     }
     answer = llm(server, wire, stream=stream, response_format=schema).completion("Which one?")
-    found = json.loads(answer.text)
-    assert {name: type(value) for name, value in found.items()} == {"shelf": int, "colour": str}
+    data = json.loads(answer.text)
+    assert {name: type(value) for name, value in data.items()} == {"shelf": int, "colour": str}
 
 
 # --- statuses ---
@@ -279,7 +279,7 @@ def test_what_cannot_be_helped_is_asked_once(server: LLMock, wire: str) -> None:
 def test_what_passes_is_asked_again(
     server: LLMock, wire: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With Retry-After where llmock sends it: the report would tell if it were not kept."""
+    """llmock sends Retry-After; its report shows whether the client respected it."""
     monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.05)
     for status in (408, 409, 429, 500, 502, 503, 504, 529):
         retry_after = {"retry_after": 0.1} if status in (429, 503, 504, 529) else {}
@@ -343,7 +343,7 @@ REPLIES: dict[str, dict[str, Any]] = {
 }
 
 
-def said(answer: Completion) -> tuple[Any, ...]:
+def essence(answer: Completion) -> tuple[Any, ...]:
     return (
         answer.text,
         answer.stop_reason,
@@ -351,7 +351,7 @@ def said(answer: Completion) -> tuple[Any, ...]:
     )
 
 
-def asked(model: LLM, prompt: str, tool: Tool) -> Completion | LLMError:
+def ask(model: LLM, prompt: str, tool: Tool) -> Completion | LLMError:
     try:
         return model.completion(prompt, [tool])
     except LLMError as error:
@@ -365,8 +365,8 @@ def asked(model: LLM, prompt: str, tool: Tool) -> Completion | LLMError:
 def test_a_broken_stream_is_never_a_short_answer(
     server: LLMock, wire: str, reply: str, fault: str
 ) -> None:
-    """Broken at each of its chunks in turn, it is an error that says so, or, once the answer was
-    whole, the whole answer."""
+    """The stream breaks at each of its chunks in turn. The result is an error, or the whole
+    answer if it was complete by then."""
     count_boxes, _ = counting()
     server.plan(REPLIES[reply])
     model = llm(server, wire, stream=True, max_retries=0)
@@ -375,9 +375,9 @@ def test_a_broken_stream_is_never_a_short_answer(
     outcomes: list[str] = []
     for at in range(chunks):
         server.plan(REPLIES[reply], {"type": "stream_fault", "kind": fault, "after_chunks": at})
-        answer = asked(model, "hello", count_boxes)
+        answer = ask(model, "hello", count_boxes)
         if isinstance(answer, Completion):
-            assert said(answer) == said(whole), f"{fault} at {at} of {chunks}"
+            assert essence(answer) == essence(whole), f"{fault} at {at} of {chunks}"
             outcomes.append("whole")
             continue
         outcomes.append("error")
@@ -390,9 +390,7 @@ def test_a_broken_stream_is_never_a_short_answer(
         assert answer.retryable
         assert KEY not in str(answer)
     assert outcomes == sorted(outcomes), "an answer that was whole before is an error later"
-    assert outcomes.count("whole") <= 2, (
-        outcomes
-    )  # what only counts tokens, and the mark of the end
+    assert outcomes.count("whole") <= 2, outcomes  # chunks that only count tokens, and the end mark
     assert [request["fault"] for request in server.requests()[1:]] == [
         f"stream:{fault}@{at}" for at in range(chunks)
     ]
@@ -405,13 +403,13 @@ def test_a_broken_stream_is_asked_for_again(
     server: LLMock, wire: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "BASE_DELAY_SECONDS", 0.05)
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     server.plan({"type": "stream_fault", "kind": fault, "after_chunks": 6})
-    answer = llm(server, wire, stream=True).completion(LONG, on_delta=seen.append)
+    answer = llm(server, wire, stream=True).completion(LONG, on_delta=deltas.append)
     assert answer.text == f"Hello! You said: {LONG}"
-    restart = next(number for number, delta in enumerate(seen) if delta.kind == "restart")
+    restart = next(number for number, delta in enumerate(deltas) if delta.kind == "restart")
     assert restart > 0
-    assert "".join(delta.text for delta in seen[restart + 1 :]) == answer.text
+    assert "".join(delta.text for delta in deltas[restart + 1 :]) == answer.text
     verdict = server.verdict()
     assert (verdict["attempts"], verdict["errors"]) == (2, 0)
 
@@ -487,12 +485,12 @@ def test_a_tool_that_does_not_exist_is_told_to_the_model(
         state = conversation.run()
         assert state.status is ConversationStatus.FINISHED, state.error
         assert ran == []
-        assert "llmock_unknown_tool" in answered(conversation)[0]
+        assert "llmock_unknown_tool" in tool_results(conversation)[0]
 
 
 @pytest.mark.parametrize(
     ("wire", "stream"),
-    # Elsewhere arguments are no text, or llmock reads its own half of an object as an empty one.
+    # Elsewhere arguments are no text, or llmock reads half of an object as an empty one.
     [
         ("openai_chat", False),
         ("openai_chat", True),
@@ -515,7 +513,7 @@ def test_broken_arguments_are_told_to_the_model(server: LLMock, wire: str, strea
             if isinstance(event, ev.AssistantReplied) and event.calls
         )
         assert call.invalid
-        assert len(answered(conversation)) == 1
+        assert len(tool_results(conversation)) == 1
     assert [request["status"] for request in server.requests()] == [200, 200]
 
 
@@ -525,7 +523,7 @@ def test_broken_arguments_are_told_to_the_model(server: LLMock, wire: str, strea
 @pytest.mark.proof
 def test_eight_threads_get_through_a_limit_that_refuses_a_third() -> None:
     with LLMock("--error-rate", "429=0.3", "--response-style", "echo") as server:
-        # A call fails more than ten times in a row once in 10^5 runs of this test.
+        # A call fails more than ten times in a row in one of 10^5 runs of this test.
         models = [
             llm(server, wire, max_retries=10, stream=stream)
             for wire in WIRES
@@ -548,8 +546,8 @@ def test_eight_threads_get_through_a_limit_that_refuses_a_third() -> None:
 @pytest.mark.proof
 @every_wire
 def test_agents_get_through_everything_at_once(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the requests fails, and half of the streams break, in four ways: each conversation
-    still comes to its end, with each tool run once, and the report finds nothing wrong."""
+    """A third of the requests fails, and half of the streams break, in four ways. Each
+    conversation reaches its end and runs each tool once, and the report finds no fault."""
     monkeypatch.setattr(retry, "MAX_DELAY_SECONDS", 0.5)
     faults = ["truncate=0.2", "disconnect=0.1", "malformed=0.1", "stall=0.05"]
     rates = ["429=0.1", "500=0.1", "503=0.05", "529=0.05"]

@@ -196,16 +196,20 @@ def test_signatures_on_calls_go_back_verbatim() -> None:
     answer = calls(("t", '{"a": 1}'))
     entry = answer["choices"][0]["message"]["tool_calls"][0]
     entry["extra_content"] = {"google": {"thought_signature": "c2ln"}}
-    found = parsed(answer)
-    message = decoded(openai_chat.assistant(found.text, found.calls, found.native, {}))
+    completion = parsed(answer)
+    message = decoded(
+        openai_chat.assistant(completion.text, completion.calls, completion.native, {})
+    )
     assert message["tool_calls"] == [entry]
 
 
 def test_a_signature_on_an_invalid_call_does_not_bring_its_broken_arguments_back() -> None:
     answer = calls(("t", '{"a": '))
     answer["choices"][0]["message"]["tool_calls"][0]["extra_content"] = {"s": 1}
-    found = parsed(answer)
-    message = decoded(openai_chat.assistant(found.text, found.calls, found.native, {}))
+    completion = parsed(answer)
+    message = decoded(
+        openai_chat.assistant(completion.text, completion.calls, completion.native, {})
+    )
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {
         "invalid_json": '{"a": '
     }
@@ -220,9 +224,9 @@ def test_reasoning_text_goes_back_only_with_calls() -> None:
     )
     answer = calls(("t", {}))
     answer["choices"][0]["message"]["reasoning_content"] = "hm"
-    found = parsed(answer)
+    completion = parsed(answer)
     assert (
-        decoded(openai_chat.assistant(found.text, found.calls, found.native, {}))[
+        decoded(openai_chat.assistant(completion.text, completion.calls, completion.native, {}))[
             "reasoning_content"
         ]
         == "hm"
@@ -231,15 +235,15 @@ def test_reasoning_text_goes_back_only_with_calls() -> None:
 
 def test_reasoning_details_always_go_back() -> None:
     details = [{"type": "reasoning.encrypted", "data": "xyz", "index": 0}]
-    found = parsed(
+    answer = parsed(
         chat(
             {"role": "assistant", "content": "a", "reasoning": "hm", "reasoning_details": details},
             "stop",
         )
     )
-    assert found.reasoning == "hm"
+    assert answer.reasoning == "hm"
     assert (
-        decoded(openai_chat.assistant(found.text, found.calls, found.native, {}))[
+        decoded(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))[
             "reasoning_details"
         ]
         == details
@@ -247,7 +251,7 @@ def test_reasoning_details_always_go_back() -> None:
 
 
 def test_sound_goes_back_by_its_id() -> None:
-    found = parsed(
+    answer = parsed(
         chat(
             {
                 "role": "assistant",
@@ -257,9 +261,9 @@ def test_sound_goes_back_by_its_id() -> None:
             "stop",
         )
     )
-    assert decoded(openai_chat.assistant(found.text, found.calls, found.native, {}))["audio"] == {
-        "id": "audio_1"
-    }
+    assert decoded(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))[
+        "audio"
+    ] == {"id": "audio_1"}
 
 
 def test_a_streamed_answer_has_the_same_native_form_as_a_plain_one() -> None:
@@ -287,8 +291,8 @@ def test_a_streamed_answer_has_the_same_native_form_as_a_plain_one() -> None:
         ),
         delta({}, "tool_calls"),
     )
-    found = streamed(stream)
-    message = decoded(openai_chat.assistant(found.text, found.calls, found.native, {}))
+    answer = streamed(stream)
+    message = decoded(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))
     assert message["reasoning_details"] == [
         {"type": "reasoning.text", "text": "I see", "index": 0, "signature": "sig"},
         {"type": "reasoning.encrypted", "data": "zz", "index": 1},
@@ -318,14 +322,14 @@ def body(
 
 def test_a_body_is_its_head_and_its_fragments() -> None:
     tool = ToolDefinition("a.b", "does", {"type": "object"})
-    found = body(
+    request_body = body(
         "m",
         "be good",
         [tool],
         {"temperature": 0.0, "stop": ["x"], "seed": 1},
         names={"a.b": "a__b"},
     )
-    assert found == {
+    assert request_body == {
         "model": "m",
         "temperature": 0.0,
         "stop": ["x"],
@@ -347,8 +351,8 @@ def test_a_body_is_its_head_and_its_fragments() -> None:
 @pytest.mark.parametrize("system", ["", "s"])
 @pytest.mark.parametrize("count", [0, 1, 2, 50])
 def test_any_number_of_fragments_makes_a_body(system: str, count: int) -> None:
-    found = body(system=system, fragments=[b'{"role":"user","content":"x"}'] * count)
-    assert len(found["messages"]) == count + bool(system)
+    request_body = body(system=system, fragments=[b'{"role":"user","content":"x"}'] * count)
+    assert len(request_body["messages"]) == count + bool(system)
 
 
 def test_making_a_body_leaves_the_fragments_alone() -> None:
@@ -359,9 +363,9 @@ def test_making_a_body_leaves_the_fragments_alone() -> None:
 
 
 def test_a_stream_asks_for_its_usage() -> None:
-    found = body(stream=True, parameters={"extra_body": {"stream_options": {"x": 1}}})
-    assert found["stream"] is True
-    assert found["stream_options"] == {"include_usage": True, "x": 1}
+    request_body = body(stream=True, parameters={"extra_body": {"stream_options": {"x": 1}}})
+    assert request_body["stream"] is True
+    assert request_body["stream_options"] == {"include_usage": True, "x": 1}
     assert "stream" not in body()
 
 
@@ -380,8 +384,10 @@ def test_a_stream_asks_for_its_usage() -> None:
 def test_the_output_limit_goes_by_the_name_that_the_server_knows(
     model: str, host: str, key: str
 ) -> None:
-    found = body(model, parameters={"max_output_tokens": 7, "host": host})
-    assert {name: value for name, value in found.items() if name.startswith("max_")} == {key: 7}
+    request_body = body(model, parameters={"max_output_tokens": 7, "host": host})
+    assert {name: value for name, value in request_body.items() if name.startswith("max_")} == {
+        key: 7
+    }
 
 
 def test_extra_body_comes_last() -> None:
@@ -435,7 +441,7 @@ def test_arguments_are_read_as_models_write_them(
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("raw", "why"),
     [
         ('{"a": 1', "The arguments are not valid JSON: they end, unfinished, at byte 7."),
         (
@@ -449,11 +455,11 @@ def test_arguments_are_read_as_models_write_them(
         ('"text"', "The arguments are not valid JSON"),
     ],
 )
-def test_arguments_that_are_no_object_say_why(given: str, why: str) -> None:
-    call = read_call("t", given, "c")
+def test_arguments_that_are_no_object_say_why(raw: str, why: str) -> None:
+    call = read_call("t", raw, "c")
     assert why in call.invalid
     assert call.invalid.endswith(".")
-    assert (call.arguments, call.raw) == ({}, given)
+    assert (call.arguments, call.raw) == ({}, raw)
 
 
 # --- plain answers ---
@@ -513,10 +519,10 @@ def test_an_answer_that_the_server_broke_off_is_an_error() -> None:
 
 
 def test_a_refusal_is_not_the_text() -> None:
-    found = parsed(chat({"content": None, "refusal": "I will not."}, "stop"))
-    assert (found.text, found.refusal, found.stop_reason) == ("", "I will not.", "refusal")
-    found = parsed(chat({"content": "a", "refusal": "I will not."}, "length"))
-    assert (found.text, found.refusal, found.stop_reason) == ("a", "I will not.", "length")
+    answer = parsed(chat({"content": None, "refusal": "I will not."}, "stop"))
+    assert (answer.text, answer.refusal, answer.stop_reason) == ("", "I will not.", "refusal")
+    answer = parsed(chat({"content": "a", "refusal": "I will not."}, "length"))
+    assert (answer.text, answer.refusal, answer.stop_reason) == ("a", "I will not.", "length")
 
 
 def test_two_calls_of_one_id_get_ids_of_ours() -> None:
@@ -531,9 +537,9 @@ def test_text_in_parts_is_joined_and_goes_back_as_it_came() -> None:
         {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
         {"type": "text", "text": "yes"},
     ]
-    found = parsed(chat({"role": "assistant", "content": content}, "stop"))
-    assert (found.text, found.reasoning) == ("yes", "hm")
-    assert decoded(openai_chat.assistant(found.text, (), found.native, {}))["content"] == content
+    answer = parsed(chat({"role": "assistant", "content": content}, "stop"))
+    assert (answer.text, answer.reasoning) == ("yes", "hm")
+    assert decoded(openai_chat.assistant(answer.text, (), answer.native, {}))["content"] == content
 
 
 @pytest.mark.parametrize(
@@ -613,8 +619,8 @@ def test_a_stream_that_ends_at_any_byte_before_the_finish_is_an_error(newline: b
 def test_a_stream_that_ends_after_the_finish_is_whole() -> None:
     data = STREAM.encode()
     for at in range(FINISHED, len(data)):
-        found = streamed(data[:at])
-        assert (found.text, found.calls) == (parsed(ANSWER).text, parsed(ANSWER).calls)
+        answer = streamed(data[:at])
+        assert (answer.text, answer.calls) == (parsed(ANSWER).text, parsed(ANSWER).calls)
 
 
 @pytest.mark.slow
@@ -625,9 +631,9 @@ def test_a_stream_that_ends_after_the_finish_is_whole() -> None:
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_whatever_a_model_says_survives_its_stream(
-    content: str, made: list[tuple[str, dict[str, str]]], size: int
+    content: str, tool_calls: list[tuple[str, dict[str, str]]], size: int
 ) -> None:
-    answer = calls(*made, content=content) if made else text(content)
+    answer = calls(*tool_calls, content=content) if tool_calls else text(content)
     assert streamed(sse(answer, size=size), size=size) == parsed(answer)
 
 
@@ -668,13 +674,13 @@ json_values = st.recursive(
 @given(json_values)
 @settings(max_examples=examples(300), deadline=None)
 def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(value: Any) -> None:
-    for read in (
+    for parse in (
         lambda: streamed(events(value, delta({}, "stop"))),
         lambda: parsed(value),
         lambda: parsed({"choices": [value]}),
     ):
         try:
-            read()
+            parse()
         except LLMError:
             pass
 
@@ -738,14 +744,14 @@ def test_an_error_in_a_stream_is_raised_as_its_type() -> None:
 
 
 def test_reasoning_comes_under_either_name_once() -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     stream = events(
         delta({"reasoning_content": "a", "reasoning": "a"}),
         delta({"reasoning_content": "b", "reasoning": "b"}),
         delta({}, "stop"),
     )
-    assert streamed(stream, seen.append).reasoning == "ab"
-    assert [one.text for one in seen if one.kind == "reasoning"] == ["a", "b"]
+    assert streamed(stream, deltas.append).reasoning == "ab"
+    assert [one.text for one in deltas if one.kind == "reasoning"] == ["a", "b"]
 
 
 def piece(arguments: str = "", **more: Any) -> dict[str, Any]:
@@ -792,8 +798,8 @@ def piece(arguments: str = "", **more: Any) -> dict[str, Any]:
     ],
 )
 def test_calls_are_put_together_from_all_servers_pieces(pieces: list[Any]) -> None:
-    found = streamed(events(*pieces, delta({}, "tool_calls")))
-    assert [(call.name, call.arguments, call.provider_id) for call in found.calls] == [
+    answer = streamed(events(*pieces, delta({}, "tool_calls")))
+    assert [(call.name, call.arguments, call.provider_id) for call in answer.calls] == [
         ("t", {"a": 1}, "x"),
         ("u", {"b": 2}, "y"),
     ]
@@ -827,11 +833,11 @@ def test_a_name_in_pieces_is_joined() -> None:
 
 
 def test_deltas_tell_text_and_calls_in_order() -> None:
-    seen: list[Delta] = []
-    answer = streamed(STREAM, seen.append)
-    assert "".join(one.text for one in seen if one.kind == "text") == answer.text
+    deltas: list[Delta] = []
+    answer = streamed(STREAM, deltas.append)
+    assert "".join(one.text for one in deltas if one.kind == "text") == answer.text
     for index, call in enumerate(answer.calls):
-        mine = [one for one in seen if one.kind == "tool" and one.index == index]
+        mine = [one for one in deltas if one.kind == "tool" and one.index == index]
         assert mine[0].name == call.name
         assert not any(one.name for one in mine[1:])
         assert json.loads("".join(one.text for one in mine)) == call.arguments
@@ -924,24 +930,24 @@ def message(text: str, **more: Any) -> dict[str, Any]:
 def test_an_error_has_the_type_that_its_status_and_code_mean(
     status: int, body: Any, kind: type, retryable: bool
 ) -> None:
-    found = failure(status, body)
-    assert type(found) is kind
-    assert found.retryable is retryable
-    assert found.status == status
+    raised = failure(status, body)
+    assert type(raised) is kind
+    assert raised.retryable is retryable
+    assert raised.status == status
 
 
 def test_an_error_carries_what_the_provider_said() -> None:
-    found = failure(
+    raised = failure(
         429,
         message("slow", code="rate_limit_exceeded"),
         {"x-request-id": "req_1", "retry-after": "7"},
     )
-    assert (found.code, found.request_id, found.retry_after) == (
+    assert (raised.code, raised.request_id, raised.retry_after) == (
         "rate_limit_exceeded",
         "req_1",
         7.0,
     )
-    assert "slow" in str(found)
+    assert "slow" in str(raised)
 
 
 def test_a_404_without_a_model_speaks_of_the_path() -> None:
@@ -960,11 +966,11 @@ def test_a_page_of_html_is_shown_short() -> None:
         b"<!DOCTYPE html><html><head><style>p {color: red}</style></head><body><h1>502 Bad"
         b" Gateway</h1>" + b"<p>nginx</p>" * 500
     )
-    shown = str(failure(502, page))
-    assert "502 Bad Gateway nginx" in shown
-    assert "<" not in shown
-    assert "color" not in shown
-    assert len(shown) < 500
+    text = str(failure(502, page))
+    assert "502 Bad Gateway nginx" in text
+    assert "<" not in text
+    assert "color" not in text
+    assert len(text) < 500
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -975,10 +981,10 @@ def test_tools_of_the_provider_stand_beside_ours(name: str) -> None:
     head = spoken.head(
         "m", "", [tool], {"extra_body": {"tools": [own]}, "host": ""}, {"add": "add"}
     )
-    found = json.loads(spoken.body(head, [], False))["tools"]
-    assert len(found) == 2
-    assert found[1] == own
-    assert "add" in json.dumps(found[0])
+    data = json.loads(spoken.body(head, [], False))["tools"]
+    assert len(data) == 2
+    assert data[1] == own
+    assert "add" in json.dumps(data[0])
 
 
 def test_an_event_that_is_cut_between_cr_and_lf_is_read() -> None:
@@ -1019,7 +1025,7 @@ def test_a_signed_call_goes_back_with_the_id_that_its_result_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"),
+    ("given", "expected"),
     [
         ('{"b": 2,  "a": 1}', '{"b": 2,  "a": 1}'),
         ('{"a":"line\nbreak"}', '{"a":"line\\nbreak"}'),
@@ -1031,18 +1037,18 @@ def test_a_signed_call_goes_back_with_the_id_that_its_result_has() -> None:
     ],
 )
 def test_arguments_of_a_signed_call_go_back_as_they_came_if_that_is_json(
-    given: Any, sent: str
+    given: Any, expected: str
 ) -> None:
     assert (
         echoed_call({**SIGNED, "id": "c", "function": {"name": "t", "arguments": given}})[
             "function"
         ]["arguments"]
-        == sent
+        == expected
     )
 
 
 @pytest.mark.parametrize(
-    ("model", "host", "id", "sent"),
+    ("model", "host", "id", "expected"),
     [
         ("m", "h", "chatcmpl-tool-" + "a" * 32, "chatcmpl-tool-" + "a" * 32),
         ("gpt-4o", "h", "call_abc", "call_abc"),
@@ -1054,17 +1060,17 @@ def test_arguments_of_a_signed_call_go_back_as_they_came_if_that_is_json(
     ],
 )
 def test_ids_of_calls_are_such_as_the_server_takes(
-    model: str, host: str, id: str, sent: str | None
+    model: str, host: str, id: str, expected: str | None
 ) -> None:
     family = openai_chat.family(model, host)
-    found = openai_chat.call_id(ToolCall("", "t", {}, id), family)
-    assert found == sent if sent else found != id
-    assert openai_chat.call_id(ToolCall("", "t", {}, found), family) == found
+    sent_id = openai_chat.call_id(ToolCall("", "t", {}, id), family)
+    assert sent_id == expected if expected else sent_id != id
+    assert openai_chat.call_id(ToolCall("", "t", {}, sent_id), family) == sent_id
     if family.startswith("mistral"):
-        assert len(found) == 9
-        assert found.isalnum()
+        assert len(sent_id) == 9
+        assert sent_id.isalnum()
     elif family.startswith("openai"):
-        assert len(found) <= 40
+        assert len(sent_id) <= 40
 
 
 def test_pictures_and_files_in_resources_are_sent_as_parts() -> None:
@@ -1086,7 +1092,7 @@ def test_pictures_and_files_in_resources_are_sent_as_parts() -> None:
             "text": "[application/zip file:///a.zip, 3 bytes: this model's API takes no such file]",
         },
     ]
-    tool, shown = json.loads(
+    tool, picture_message = json.loads(
         b"["
         + openai_chat.results(
             [(ToolCall("1.0", "t", provider_id="c"), ToolResult((picture, pdf)))], {}
@@ -1097,7 +1103,7 @@ def test_pictures_and_files_in_resources_are_sent_as_parts() -> None:
         tool["content"]
         == "(image/png, shown below)\n[application/pdf file:///d/a.pdf, 3 bytes: this model's API takes no such file]"
     )
-    assert [part["type"] for part in shown["content"]] == ["text", "image_url"]
+    assert [part["type"] for part in picture_message["content"]] == ["text", "image_url"]
 
 
 def in_head(**parameters: Any) -> dict[str, Any]:
@@ -1122,12 +1128,12 @@ def test_a_cache_key_goes_to_openai_and_mistral_alone() -> None:
 
 
 def test_a_schema_gets_the_name_that_the_api_wants() -> None:
-    wanted = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
-    assert in_head(response_format=wanted)["response_format"]["json_schema"] == {
+    response_format = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    assert in_head(response_format=response_format)["response_format"]["json_schema"] == {
         "schema": {"type": "object"},
         "name": "answer",
     }
-    assert "name" not in wanted["json_schema"]
+    assert "name" not in response_format["json_schema"]
 
 
 @pytest.mark.parametrize(
@@ -1146,12 +1152,15 @@ def test_stream_options_can_be_added_to_and_left_out(options: Any, sent: Any) ->
 def test_an_answer_that_broke_off_with_a_pause_is_gone_on_from_where_the_server_wants_a_user() -> (
     None
 ):
-    said = [openai_chat.user((TextContent("hi"),)), openai_chat.assistant("so", (), NO_NATIVE, {})]
+    fragments = [
+        openai_chat.user((TextContent("hi"),)),
+        openai_chat.assistant("so", (), NO_NATIVE, {}),
+    ]
     roles = [
         [
             message["role"]
             for message in decoded(
-                openai_chat.body(openai_chat.head(model, "", (), {}, {}), said, False)
+                openai_chat.body(openai_chat.head(model, "", (), {}, {}), fragments, False)
             )["messages"]
         ]
         for model in ("mistral-large-latest", "gpt-4o")
@@ -1160,7 +1169,7 @@ def test_an_answer_that_broke_off_with_a_pause_is_gone_on_from_where_the_server_
 
 
 def test_pieces_are_added_in_place() -> None:
-    """Else each piece of a long reasoning costs as much as all before it."""
+    """Otherwise each piece of a long reasoning costs as much as all before it."""
     into: dict[str, Any] = {}
     merge(into, "reasoning_details", [{"type": "reasoning.text", "text": "a"}])
     items = into["reasoning_details"]

@@ -52,7 +52,7 @@ def parsed(answer: Any) -> Completion:
     return openai_responses.parse(json.dumps(answer).encode())
 
 
-def said(*parts: str, **more: Any) -> dict[str, Any]:
+def message_item(*parts: str, **more: Any) -> dict[str, Any]:
     content = [
         {"type": "output_text", "annotations": [], "logprobs": [], "text": part} for part in parts
     ]
@@ -66,7 +66,7 @@ def said(*parts: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def called(name: str, arguments: str = "{}", id: str = "call_1", **more: Any) -> dict[str, Any]:
+def call_item(name: str, arguments: str = "{}", id: str = "call_1", **more: Any) -> dict[str, Any]:
     return {
         "id": "fc_1",
         "type": "function_call",
@@ -110,10 +110,10 @@ def response(*output: Any, **more: Any) -> dict[str, Any]:
     return {**base, "output": list(output), "usage": USAGE, **more}
 
 
-def events(*found: Any) -> str:
+def events(*items: Any) -> str:
     return "".join(
         f"event: {one.get('type')}\ndata: {json.dumps(one, ensure_ascii=False)}\n\n"
-        for one in found
+        for one in items
     )
 
 
@@ -122,8 +122,8 @@ def pieces(text: str, size: int) -> list[str]:
 
 
 def sse(answer: dict[str, Any], size: int = 5, final: bool = True) -> str:
-    """An answer as the stream that OpenAI would send for it."""
-    found: list[dict[str, Any]] = [
+    """Return an answer as the stream that OpenAI would send for it."""
+    stream_events: list[dict[str, Any]] = [
         {
             "type": "response.created",
             "response": {**answer, "status": "in_progress", "output": [], "usage": None},
@@ -131,7 +131,7 @@ def sse(answer: dict[str, Any], size: int = 5, final: bool = True) -> str:
     ]
 
     def tell(kind: str, place: int, text: str, **more: Any) -> None:
-        found.extend(
+        stream_events.extend(
             {"type": f"response.{kind}.delta", "output_index": place, **more, "delta": piece}
             for piece in pieces(text, size)
         )
@@ -141,7 +141,9 @@ def sse(answer: dict[str, Any], size: int = 5, final: bool = True) -> str:
             key: value if key in ("id", "type", "role", "name", "call_id", "phase") else ""
             for key, value in item.items()
         }
-        found.append({"type": "response.output_item.added", "output_index": place, "item": empty})
+        stream_events.append(
+            {"type": "response.output_item.added", "output_index": place, "item": empty}
+        )
         for number, part in enumerate(item.get("summary") or []):
             tell("reasoning_summary_text", place, part["text"], summary_index=number)
         for number, part in enumerate(item.get("content") or []):
@@ -151,12 +153,14 @@ def sse(answer: dict[str, Any], size: int = 5, final: bool = True) -> str:
             tell(kind, place, part.get("text") or part.get("refusal") or "", content_index=number)
         if item["type"] == "function_call":
             tell("function_call_arguments", place, item["arguments"])
-        found.append({"type": "response.output_item.done", "output_index": place, "item": item})
+        stream_events.append(
+            {"type": "response.output_item.done", "output_index": place, "item": item}
+        )
     kind = "incomplete" if answer["status"] == "incomplete" else "completed"
-    found.append(
+    stream_events.append(
         {"type": f"response.{kind}", "response": answer if final else {**answer, "output": []}}
     )
-    return events(*[{**one, "sequence_number": number} for number, one in enumerate(found)])
+    return events(*[{**one, "sequence_number": number} for number, one in enumerate(stream_events)])
 
 
 def streamed(
@@ -169,14 +173,16 @@ def streamed(
     return parser.finish()
 
 
-def meaning(found: Completion) -> Any:
-    native = json.loads(bytes(found.native)) if found.native else None
-    return msgspec.structs.replace(found, native=NO_NATIVE), native
+def meaning(completion: Completion) -> Any:
+    native = json.loads(bytes(completion.native)) if completion.native else None
+    return msgspec.structs.replace(completion, native=NO_NATIVE), native
 
 
 def echo(answer: Any) -> list[dict[str, Any]]:
-    found = parsed(answer)
-    return items(openai_responses.assistant(found.text, found.calls, found.native, {}))
+    completion = parsed(answer)
+    return items(
+        openai_responses.assistant(completion.text, completion.calls, completion.native, {})
+    )
 
 
 # --- fragments ---
@@ -261,12 +267,12 @@ def test_an_id_that_the_api_refuses_is_another_one_for_the_call_and_its_result_a
     id: str,
 ) -> None:
     call = ToolCall("9.9", "t", provider_id=id)
-    [sent] = items(openai_responses.assistant("", (call,), NO_NATIVE, {}))
+    [item] = items(openai_responses.assistant("", (call,), NO_NATIVE, {}))
     [result] = items(openai_responses.results([(call, ToolResult("x"))], {}))
-    assert sent["call_id"] == result["call_id"] != id
-    assert len(sent["call_id"]) <= 64
-    assert sent["call_id"].replace("_", "").isalnum()
-    assert openai_responses.call_id(ToolCall("1.0", "t", provider_id=id + "x")) != sent["call_id"]
+    assert item["call_id"] == result["call_id"] != id
+    assert len(item["call_id"]) <= 64
+    assert item["call_id"].replace("_", "").isalnum()
+    assert openai_responses.call_id(ToolCall("1.0", "t", provider_id=id + "x")) != item["call_id"]
 
 
 @pytest.mark.parametrize("id", ["call_zmt5boQ6Wf6lFz7WtrG9uCH2", "toolu_01-A", "x" * 64])
@@ -331,30 +337,30 @@ def test_a_batch_is_one_fragment() -> None:
 @pytest.mark.parametrize(
     "output",
     [
-        [said("a")],
-        [called("t")],
-        [said("a"), called("t"), called("u", id="call_2")],
-        [thought(None), said("a")],
+        [message_item("a")],
+        [call_item("t")],
+        [message_item("a"), call_item("t"), call_item("u", id="call_2")],
+        [thought(None), message_item("a")],
     ],
 )
 def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
-    found = parsed(response(*output))
-    assert not found.native
-    assert Completion.from_json(found.to_json()) == found
+    answer = parsed(response(*output))
+    assert not answer.native
+    assert Completion.from_json(answer.to_json()) == answer
 
 
 @pytest.mark.parametrize(
     "output",
     [
-        [thought(), said("a")],
-        [thought(content=[]), called("t")],
-        [thought("gAAA=", "sum"), called("t", '{"a": 1.50}'), called("u", id="call_2")],
-        [thought(None, content=[{"type": "reasoning_text", "text": "hm"}]), said("a")],
-        [said("a", phase="commentary"), called("t")],
-        [called("t"), said("a")],
-        [said("a"), said("b", id="msg_2")],
-        [said("a", "b")],
-        [called("t", namespace="srv")],
+        [thought(), message_item("a")],
+        [thought(content=[]), call_item("t")],
+        [thought("gAAA=", "sum"), call_item("t", '{"a": 1.50}'), call_item("u", id="call_2")],
+        [thought(None, content=[{"type": "reasoning_text", "text": "hm"}]), message_item("a")],
+        [message_item("a", phase="commentary"), call_item("t")],
+        [call_item("t"), message_item("a")],
+        [message_item("a"), message_item("b", id="msg_2")],
+        [message_item("a", "b")],
+        [call_item("t", namespace="srv")],
         [
             {
                 "id": "ws_1",
@@ -362,7 +368,7 @@ def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
                 "status": "completed",
                 "action": {"type": "search", "query": "q"},
             },
-            said("a"),
+            message_item("a"),
         ],
         [
             {
@@ -373,7 +379,7 @@ def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
                 "container_id": "c",
                 "outputs": None,
             },
-            said("a"),
+            message_item("a"),
         ],
         [
             {
@@ -385,7 +391,7 @@ def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
                 "output": "o",
                 "error": None,
             },
-            said("a"),
+            message_item("a"),
         ],
         [
             {
@@ -395,7 +401,7 @@ def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
                 "execution": "server",
                 "arguments": {"paths": ["x"]},
             },
-            called("t"),
+            call_item("t"),
         ],
         [{"id": "cmp_1", "type": "compaction", "encrypted_content": "zz"}],
         [
@@ -405,7 +411,7 @@ def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
                 "status": "completed",
                 "payload": {"a": [1, None]},
             },
-            said("a"),
+            message_item("a"),
         ],
     ],
 )
@@ -415,32 +421,36 @@ def test_what_text_and_calls_cannot_say_goes_back_verbatim(output: list[Any]) ->
 
 
 def test_citations_and_refusals_go_back_verbatim() -> None:
-    cited = said("a")
+    cited = message_item("a")
     cited["content"][0]["annotations"] = [
         {"type": "url_citation", "url": "https://x", "title": "t", "start_index": 0, "end_index": 1}
     ]
-    refused = said()
+    refused = message_item()
     refused["content"] = [{"type": "refusal", "refusal": "I will not."}]
     assert echo(response(cited)) == [cited]
     assert echo(response(refused)) == [refused]
-    for found in (parsed(response(refused)), streamed(sse(response(refused)))):
-        assert (found.text, found.refusal, found.stop_reason) == ("", "I will not.", "refusal")
+    for completion in (parsed(response(refused)), streamed(sse(response(refused)))):
+        assert (completion.text, completion.refusal, completion.stop_reason) == (
+            "",
+            "I will not.",
+            "refusal",
+        )
 
 
 def test_an_item_goes_back_byte_for_byte() -> None:
     item = b'{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"g\\u00e9==","n":1.50e2,"big":123456789012345678901}'
-    found = openai_responses.parse(
+    answer = openai_responses.parse(
         b'{"id":"r","output":[' + item + b', {"type":"message", "content":[]}]}'
     )
-    sent = openai_responses.assistant(found.text, found.calls, found.native, {})
-    assert sent.startswith(item + b",")
+    fragment = openai_responses.assistant(answer.text, answer.calls, answer.native, {})
+    assert fragment.startswith(item + b",")
 
 
 def test_the_blanks_of_an_indented_answer_are_not_kept() -> None:
-    data = json.dumps(response(thought("g \n AAA"), said("a\n\n  b")), indent=2).encode()
+    data = json.dumps(response(thought("g \n AAA"), message_item("a\n\n  b")), indent=2).encode()
     native = bytes(openai_responses.parse(data).native)
     assert b"\n" not in native
-    assert json.loads(native) == [thought("g \n AAA"), said("a\n\n  b")]
+    assert json.loads(native) == [thought("g \n AAA"), message_item("a\n\n  b")]
 
 
 def test_what_the_api_refuses_of_its_own_items_does_not_go_back() -> None:
@@ -465,10 +475,10 @@ def test_what_the_api_refuses_of_its_own_items_does_not_go_back() -> None:
         thought(content=None, id=long, status=None),
         search,
         weather,
-        said("a", id="", status=None),
+        message_item("a", id="", status=None),
     ]
-    kept = said("a")
-    del kept["id"], kept["status"]
+    stripped = message_item("a")
+    del stripped["id"], stripped["status"]
     bare = thought()
     del bare["id"]
     assert echo(response(*output)) == [
@@ -476,55 +486,57 @@ def test_what_the_api_refuses_of_its_own_items_does_not_go_back() -> None:
         bare,
         {**search, "action": {"type": "search", "sources": [{"type": "url", "url": "u"}]}},
         {**weather, "action": {"type": "search"}},
-        kept,
+        stripped,
     ]
 
 
 def test_reasoning_that_nothing_follows_does_not_go_back() -> None:
     assert echo(response(thought(), status="incomplete")) == [{"role": "assistant", "content": ""}]
-    assert echo(response(thought(), said("a"), thought(id="rs_2"), status="incomplete")) == [
+    assert echo(
+        response(thought(), message_item("a"), thought(id="rs_2"), status="incomplete")
+    ) == [
         thought(),
-        said("a"),
+        message_item("a"),
     ]
 
 
 def test_reasoning_that_only_a_store_would_know_does_not_go_back_nor_do_the_ids_behind_it() -> None:
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
-    sent = echo(response(thought(None), search, called("t"), said("a")))
-    assert [item["type"] for item in sent] == ["web_search_call", "function_call", "message"]
-    assert [item.get("id") for item in sent] == ["ws_1", None, None]
+    history = echo(response(thought(None), search, call_item("t"), message_item("a")))
+    assert [item["type"] for item in history] == ["web_search_call", "function_call", "message"]
+    assert [item.get("id") for item in history] == ["ws_1", None, None]
 
 
 def test_a_call_whose_id_is_ours_is_patched_into_its_item() -> None:
-    found = parsed(response(thought(), called("a", id="same"), called("b", id="same")))
-    assert [call.provider_id for call in found.calls] == ["same", ""]
+    answer = parsed(response(thought(), call_item("a", id="same"), call_item("b", id="same")))
+    assert [call.provider_id for call in answer.calls] == ["same", ""]
     calls = [
-        msgspec.structs.replace(call, id=f"3.{number}") for number, call in enumerate(found.calls)
+        msgspec.structs.replace(call, id=f"3.{number}") for number, call in enumerate(answer.calls)
     ]
-    sent = items(openai_responses.assistant("", calls, found.native, {}))
+    history = items(openai_responses.assistant("", calls, answer.native, {}))
     results = items(openai_responses.results([(call, ToolResult("x")) for call in calls], {}))
-    assert [item["call_id"] for item in sent[1:]] == [item["call_id"] for item in results]
-    assert sent[1]["call_id"] == "same" != sent[2]["call_id"]
+    assert [item["call_id"] for item in history[1:]] == [item["call_id"] for item in results]
+    assert history[1]["call_id"] == "same" != history[2]["call_id"]
 
 
 def test_a_long_id_of_the_provider_itself_is_cut_alike_in_call_and_result() -> None:
-    found = parsed(response(thought(), called("a", id="x" * 80)))
-    [_, sent] = items(openai_responses.assistant("", found.calls, found.native, {}))
-    [result] = items(openai_responses.results([(found.calls[0], ToolResult("x"))], {}))
-    assert sent["call_id"] == result["call_id"]
-    assert len(sent["call_id"]) <= 64
+    answer = parsed(response(thought(), call_item("a", id="x" * 80)))
+    [_, item] = items(openai_responses.assistant("", answer.calls, answer.native, {}))
+    [result] = items(openai_responses.results([(answer.calls[0], ToolResult("x"))], {}))
+    assert item["call_id"] == result["call_id"]
+    assert len(item["call_id"]) <= 64
 
 
 def test_an_invalid_call_does_not_bring_its_broken_arguments_back() -> None:
-    [_, sent] = echo(response(thought(), called("t", '{"a": ')))
-    assert json.loads(sent["arguments"]) == {"invalid_json": '{"a": '}
-    assert sent["id"] == "fc_1"
+    [_, item] = echo(response(thought(), call_item("t", '{"a": ')))
+    assert json.loads(item["arguments"]) == {"invalid_json": '{"a": '}
+    assert item["id"] == "fc_1"
 
 
 @pytest.mark.parametrize("native", [b"{}", b'[{"type":"function_call"}]', b"[1]", b'"x"'])
 def test_a_native_form_that_does_not_fit_the_calls_is_left_aside(native: bytes) -> None:
-    sent = items(openai_responses.assistant("a", (), msgspec.Raw(native), {}))
-    assert sent == [{"role": "assistant", "content": "a"}]
+    item = items(openai_responses.assistant("a", (), msgspec.Raw(native), {}))
+    assert item == [{"role": "assistant", "content": "a"}]
 
 
 # --- heads and bodies ---
@@ -620,9 +632,9 @@ def test_encrypted_reasoning_is_asked_for_where_the_model_thinks(model: str, thi
 
 
 def test_an_effort_says_that_the_model_thinks_and_asks_for_no_summary() -> None:
-    found = body("my-deployment", parameters={"reasoning_effort": "low"})
-    assert found["reasoning"] == {"effort": "low"}
-    assert found["include"] == ["reasoning.encrypted_content"]
+    request_body = body("my-deployment", parameters={"reasoning_effort": "low"})
+    assert request_body["reasoning"] == {"effort": "low"}
+    assert request_body["include"] == ["reasoning.encrypted_content"]
 
 
 @pytest.mark.parametrize(
@@ -656,7 +668,7 @@ def test_what_the_api_does_not_have_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "sent"),
+    ("host", "has_key"),
     [
         ("api.openai.com", True),
         ("eu.api.openai.com", True),
@@ -667,9 +679,9 @@ def test_what_the_api_does_not_have_is_refused(key: str) -> None:
         ("", False),
     ],
 )
-def test_a_cache_key_goes_to_openai_and_azure_alone(host: str, sent: bool) -> None:
+def test_a_cache_key_goes_to_openai_and_azure_alone(host: str, has_key: bool) -> None:
     assert body(parameters={"host": host, "cache_key": "k"}).get("prompt_cache_key") == (
-        "k" if sent else None
+        "k" if has_key else None
     )
 
 
@@ -711,14 +723,17 @@ def test_extra_body_comes_last_and_adds_where_we_have_something() -> None:
         "response_format": {"type": "json_object"},
         "extra_body": extra,
     }
-    found = body("gpt-5", tools=tools, parameters=parameters)
-    assert found["temperature"] == 0
-    assert found["reasoning"] == {"effort": "low", "summary": "auto"}
-    assert found["text"] == {"format": {"type": "json_object"}, "verbosity": "low"}
-    assert found["include"] == ["reasoning.encrypted_content", "web_search_call.action.sources"]
-    assert [tool.get("name") for tool in found["tools"]] == ["t", None, "u"]
-    assert found["tools"][1:] == theirs
-    assert found["store"] is True
+    request_body = body("gpt-5", tools=tools, parameters=parameters)
+    assert request_body["temperature"] == 0
+    assert request_body["reasoning"] == {"effort": "low", "summary": "auto"}
+    assert request_body["text"] == {"format": {"type": "json_object"}, "verbosity": "low"}
+    assert request_body["include"] == [
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+    ]
+    assert [tool.get("name") for tool in request_body["tools"]] == ["t", None, "u"]
+    assert request_body["tools"][1:] == theirs
+    assert request_body["store"] is True
     assert (
         body(parameters={"extra_body": {"reasoning": {"effort": "high"}, "tools": theirs}})["tools"]
         == theirs
@@ -787,36 +802,40 @@ def test_strict_is_said_only_of_schemas_that_strict_mode_takes_as_they_are(
 
 
 def test_the_wire_is_found_by_its_name() -> None:
-    found = wire("openai_responses")
-    assert found.name == "openai_responses"
-    assert found.path("gpt-5", True) == "/responses"
-    assert found.headers("k") == {
+    instance = wire("openai_responses")
+    assert instance.name == "openai_responses"
+    assert instance.path("gpt-5", True) == "/responses"
+    assert instance.headers("k") == {
         "Content-Type": "application/json",
         "Accept": "*/*",
         "Authorization": "Bearer k",
     }
-    assert "Authorization" not in found.headers("")
+    assert "Authorization" not in instance.headers("")
 
 
 # --- plain answers ---
 
 
 def test_an_answer_is_read_with_all_that_it_says() -> None:
-    found = parsed(
+    answer = parsed(
         response(
             thought("e", "one", "two"),
-            said("a", "b"),
-            called("t", '{"q": 1}'),
-            called("u", id="call_2"),
+            message_item("a", "b"),
+            call_item("t", '{"q": 1}'),
+            call_item("u", id="call_2"),
         )
     )
-    assert (found.text, found.reasoning, found.stop_reason) == ("ab", "one\n\ntwo", "tool_calls")
-    assert [(call.name, call.arguments, call.provider_id, call.raw) for call in found.calls] == [
+    assert (answer.text, answer.reasoning, answer.stop_reason) == ("ab", "one\n\ntwo", "tool_calls")
+    assert [(call.name, call.arguments, call.provider_id, call.raw) for call in answer.calls] == [
         ("t", {"q": 1}, "call_1", '{"q": 1}'),
         ("u", {}, "call_2", ""),
     ]
-    assert (found.model, found.response_id, found.wire) == ("gpt-5-1", "resp_1", "openai_responses")
-    assert found.usage == Usage(100, 50, 80, 5, 20)
+    assert (answer.model, answer.response_id, answer.wire) == (
+        "gpt-5-1",
+        "resp_1",
+        "openai_responses",
+    )
+    assert answer.usage == Usage(100, 50, 80, 5, 20)
 
 
 def test_usage_counts_reasoning_into_the_output_where_the_server_does_not() -> None:
@@ -826,17 +845,19 @@ def test_usage_counts_reasoning_into_the_output_where_the_server_does_not() -> N
         "output_tokens_details": {"reasoning_tokens": 3},
         "total_tokens": 18,
     }
-    assert parsed(response(said("a"), usage=beside)).usage == Usage(10, 8, 0, 0, 3)
-    assert parsed(response(said("a"), usage=None)).usage == Usage()
+    assert parsed(response(message_item("a"), usage=beside)).usage == Usage(10, 8, 0, 0, 3)
+    assert parsed(response(message_item("a"), usage=None)).usage == Usage()
     assert (
-        parsed(response(said("a"), usage={"input_tokens": "x", "output_tokens_details": 3})).usage
+        parsed(
+            response(message_item("a"), usage={"input_tokens": "x", "output_tokens_details": 3})
+        ).usage
         == Usage()
     )
 
 
 def test_reasoning_that_an_open_model_shows_is_read() -> None:
     item = thought(None, content=[{"type": "reasoning_text", "text": "hm"}])
-    assert parsed(response(item, said("a"))).reasoning == "hm"
+    assert parsed(response(item, message_item("a"))).reasoning == "hm"
 
 
 @pytest.mark.parametrize(
@@ -851,7 +872,7 @@ def test_reasoning_that_an_open_model_shows_is_read() -> None:
 def test_an_incomplete_answer_says_why(reason: str | None, expected: str) -> None:
     details = {"reason": reason} if reason else None
     answer = response(
-        said("half", status="incomplete"), status="incomplete", incomplete_details=details
+        message_item("half", status="incomplete"), status="incomplete", incomplete_details=details
     )
     assert parsed(answer).stop_reason == expected
     assert streamed(sse(answer)).stop_reason == expected
@@ -867,16 +888,16 @@ def test_a_prompt_that_is_blocked_without_a_word_is_an_error() -> None:
 
 def test_a_call_that_was_cut_off_before_its_arguments_is_invalid() -> None:
     answer = response(
-        called("t", "", status="incomplete"),
+        call_item("t", "", status="incomplete"),
         status="incomplete",
         incomplete_details={"reason": "max_output_tokens"},
     )
-    found = parsed(answer)
-    assert found.calls[0].invalid
-    assert found.stop_reason == "length"
-    assert not parsed(response(called("t", ""))).calls[0].invalid
-    [sent] = items(openai_responses.assistant("", found.calls, found.native, {}))
-    assert json.loads(sent["arguments"]) == {"invalid_json": ""}
+    completion = parsed(answer)
+    assert completion.calls[0].invalid
+    assert completion.stop_reason == "length"
+    assert not parsed(response(call_item("t", ""))).calls[0].invalid
+    [item] = items(openai_responses.assistant("", completion.calls, completion.native, {}))
+    assert json.loads(item["arguments"]) == {"invalid_json": ""}
 
 
 @pytest.mark.parametrize(
@@ -939,20 +960,20 @@ def test_what_is_no_answer_is_a_bad_response(answer: bytes) -> None:
 
 def test_an_answer_that_is_not_quite_json_is_read() -> None:
     answer = b'{"output":[{"type":"message","content":[{"type":"output_text","text":"a\tb\\ud83d"}],"phase":"\\ud83d"}],"x":NaN}'
-    found = openai_responses.parse(answer)
-    assert found.text == "a\tb\ufffd"
-    assert json.loads(bytes(found.native))[0]["phase"] == "\ufffd"
+    completion = openai_responses.parse(answer)
+    assert completion.text == "a\tb\ufffd"
+    assert json.loads(bytes(completion.native))[0]["phase"] == "\ufffd"
     stream = b'data: {"type":"response.completed","response":' + answer + b"}\n\n"
-    assert meaning(streamed(stream)) == meaning(found)
+    assert meaning(streamed(stream)) == meaning(completion)
 
 
 # --- streams ---
 
 ANSWER = response(
     thought("gAAA==", "I see", "I know"),
-    said("Žluťoučký kůň — 🐎 says\nhi", phase="commentary"),
-    called("find", '{"q": "naïve ☃ 𝄞", "n": 1}', id="call_a"),
-    called("list", "{}", id="call_b"),
+    message_item("Žluťoučký kůň — 🐎 says\nhi", phase="commentary"),
+    call_item("find", '{"q": "naïve ☃ 𝄞", "n": 1}', id="call_a"),
+    call_item("list", "{}", id="call_b"),
 )
 STREAM = sse(ANSWER)
 
@@ -1012,12 +1033,12 @@ def test_corrupted_bytes_give_an_error_of_ours_or_an_answer(
     for at, byte in changes:
         data[at] = byte
     try:
-        found = streamed(bytes(data), size=size)
+        answer = streamed(bytes(data), size=size)
     except LLMError:
         return
-    assert isinstance(found, Completion)
-    openai_responses.assistant(found.text, found.calls, found.native, {})
-    assert Completion.from_json(found.to_json()) == found
+    assert isinstance(answer, Completion)
+    openai_responses.assistant(answer.text, answer.calls, answer.native, {})
+    assert Completion.from_json(answer.to_json()) == answer
 
 
 @given(st.binary(max_size=300))
@@ -1100,13 +1121,13 @@ def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(
         ),
         lambda: parsed({"output": [value]}),
     ]
-    for read in reads:
+    for parse in reads:
         try:
-            found = read()
+            answer = parse()
         except LLMError:
             continue
-        openai_responses.assistant(found.text, found.calls, found.native, {})
-        assert Completion.from_json(found.to_json()) == found
+        openai_responses.assistant(answer.text, answer.calls, answer.native, {})
+        assert Completion.from_json(answer.to_json()) == answer
 
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -1121,50 +1142,50 @@ words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_whatever_a_model_says_survives_its_stream(
-    content: str, made: list[tuple[str, dict[str, str]]], summary: list[str], size: int
+    content: str, tool_calls: list[tuple[str, dict[str, str]]], summary: list[str], size: int
 ) -> None:
     calls = [
-        called(name, json.dumps(arguments), id=f"call_{number}")
-        for number, (name, arguments) in enumerate(made)
+        call_item(name, json.dumps(arguments), id=f"call_{number}")
+        for number, (name, arguments) in enumerate(tool_calls)
     ]
-    answer = response(thought("e", *summary), said(content), *calls)
-    seen: list[Delta] = []
-    found = streamed(sse(answer, size=size), seen.append, size=size)
-    assert meaning(found) == meaning(parsed(answer))
-    assert "".join(one.text for one in seen if one.kind == "text") == found.text
-    assert "".join(one.text for one in seen if one.kind == "reasoning") == found.reasoning
+    answer = response(thought("e", *summary), message_item(content), *calls)
+    deltas: list[Delta] = []
+    completion = streamed(sse(answer, size=size), deltas.append, size=size)
+    assert meaning(completion) == meaning(parsed(answer))
+    assert "".join(one.text for one in deltas if one.kind == "text") == completion.text
+    assert "".join(one.text for one in deltas if one.kind == "reasoning") == completion.reasoning
 
 
 def test_deltas_tell_text_reasoning_and_calls_in_order() -> None:
-    seen: list[Delta] = []
-    answer = streamed(STREAM, seen.append)
-    assert "".join(one.text for one in seen if one.kind == "text") == answer.text
+    deltas: list[Delta] = []
+    answer = streamed(STREAM, deltas.append)
+    assert "".join(one.text for one in deltas if one.kind == "text") == answer.text
     assert (
-        "".join(one.text for one in seen if one.kind == "reasoning")
+        "".join(one.text for one in deltas if one.kind == "reasoning")
         == "I see\n\nI know"
         == answer.reasoning
     )
     for index, call in enumerate(answer.calls):
-        mine = [one for one in seen if one.kind == "tool" and one.index == index]
+        mine = [one for one in deltas if one.kind == "tool" and one.index == index]
         assert mine[0].name == call.name
         assert not any(one.name for one in mine[1:])
         assert "".join(one.text for one in mine) == call.raw_arguments
 
 
 def test_what_no_delta_told_is_told_with_its_item() -> None:
-    found = [
+    items = [
         {"type": "response.output_item.done", "output_index": place, "item": item}
         for place, item in enumerate(ANSWER["output"])
     ]
-    found.insert(
-        2, {"type": "response.output_item.added", "output_index": 2, "item": called("find", "")}
+    items.insert(
+        2, {"type": "response.output_item.added", "output_index": 2, "item": call_item("find", "")}
     )
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     answer = streamed(
-        events(*found, {"type": "response.completed", "response": ANSWER}), seen.append
+        events(*items, {"type": "response.completed", "response": ANSWER}), deltas.append
     )
     assert meaning(answer) == meaning(parsed(ANSWER))
-    assert seen == [
+    assert deltas == [
         Delta("reasoning", answer.reasoning),
         Delta("text", answer.text),
         Delta("tool", "", 0, "find"),
@@ -1196,31 +1217,31 @@ def test_an_item_that_was_begun_and_never_came_is_not_left_out() -> None:
 
 
 def test_items_are_in_their_order_even_if_they_end_in_another() -> None:
-    done = [
+    ends = [
         {
             "type": "response.output_item.done",
             "output_index": n,
-            "item": said(str(n), id=f"msg_{n}"),
+            "item": message_item(str(n), id=f"msg_{n}"),
         }
         for n in (1, 0)
     ]
     assert (
-        streamed(events(*done, {"type": "response.completed", "response": {"output": []}})).text
+        streamed(events(*ends, {"type": "response.completed", "response": {"output": []}})).text
         == "0\n\n1"
     )
 
 
 def test_items_that_all_have_one_place_are_all_kept() -> None:
-    done = [
+    ends = [
         {
             "type": "response.output_item.done",
             "output_index": 0,
-            "item": said(str(n), id=f"msg_{n}"),
+            "item": message_item(str(n), id=f"msg_{n}"),
         }
         for n in (1, 2)
     ]
     assert (
-        streamed(events(*done, {"type": "response.completed", "response": {"output": []}})).text
+        streamed(events(*ends, {"type": "response.completed", "response": {"output": []}})).text
         == "1\n\n2"
     )
 
@@ -1234,7 +1255,9 @@ def test_events_that_are_named_only_beside_their_data_are_read() -> None:
 
 def test_a_completed_event_with_an_incomplete_answer_is_incomplete() -> None:
     answer = response(
-        said("half"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}
+        message_item("half"),
+        status="incomplete",
+        incomplete_details={"reason": "max_output_tokens"},
     )
     assert (
         streamed(events({"type": "response.completed", "response": answer})).stop_reason == "length"
@@ -1303,11 +1326,11 @@ def test_an_error_has_the_type_that_its_status_and_code_mean() -> None:
             "type": "invalid_request_error",
         }
     }
-    found = openai_responses.error(
+    failure = openai_responses.error(
         400, {"x-request-id": "req_1"}, msgspec.json.encode(refused), "https://x/v1/responses", "m"
     )
-    assert isinstance(found, BadRequest)
-    assert (found.code, found.request_id) == ("unknown_parameter", "req_1")
+    assert isinstance(failure, BadRequest)
+    assert (failure.code, failure.request_id) == ("unknown_parameter", "req_1")
 
 
 @pytest.mark.parametrize(
@@ -1340,11 +1363,11 @@ def test_a_model_that_does_not_think_is_sent_no_reasoning() -> None:
         },
         {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"},
     ]
-    found = openai_responses.parse(
+    answer = openai_responses.parse(
         json.dumps({"id": "r", "model": "gpt-5", "status": "completed", "output": items}).encode()
     )
     transcript = Transcript.from_messages("x")
-    transcript.append(found)
+    transcript.append(answer)
     thinks, plain = (
         transcript.fragments(openai_responses, {}, "gpt-5")[1],
         transcript.fragments(openai_responses, {}, "gpt-4.1")[1],
@@ -1361,37 +1384,43 @@ def test_a_model_that_does_not_think_is_sent_no_reasoning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"),
+    ("arguments", "expected"),
     [
         ('{"a":"line\nbreak"}', '{"a":"line\\nbreak"}'),
         ("", "{}"),
         ('{"b": 2,  "a": 1}', '{"b": 2,  "a": 1}'),
     ],
 )
-def test_arguments_go_back_as_they_came_if_that_is_json(given: str, sent: str) -> None:
+def test_arguments_go_back_as_they_came_if_that_is_json(arguments: str, expected: str) -> None:
     items = [
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "E"},
-        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": given},
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "c",
+            "name": "f",
+            "arguments": arguments,
+        },
     ]
-    found = openai_responses.parse(
+    answer = openai_responses.parse(
         json.dumps({"id": "r", "model": "gpt-5", "status": "completed", "output": items}).encode()
     )
     assert (
-        json.loads(b"[" + openai_responses.assistant("", found.calls, found.native, {}) + b"]")[1][
-            "arguments"
-        ]
-        == sent
+        json.loads(b"[" + openai_responses.assistant("", answer.calls, answer.native, {}) + b"]")[
+            1
+        ]["arguments"]
+        == expected
     )
 
 
 def test_a_schema_gets_the_name_that_the_api_wants() -> None:
-    wanted = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
-    found = json.loads(
+    response_format = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    data = json.loads(
         openai_responses.body(
-            openai_responses.head("m", "", (), {"response_format": wanted}, {}), [], False
+            openai_responses.head("m", "", (), {"response_format": response_format}, {}), [], False
         )
     )
-    assert found["text"]["format"] == {
+    assert data["text"]["format"] == {
         "type": "json_schema",
         "schema": {"type": "object"},
         "name": "answer",

@@ -1,5 +1,5 @@
-"""A plain answer is read as the reader of any answer reads it, and every other answer is left to
-that reader."""
+"""The reader of plain answers gives the same as the reader of any answer, or leaves the answer
+to it."""
 
 from __future__ import annotations
 
@@ -204,22 +204,22 @@ def variants(answer: Any) -> Iterator[Any]:
     """Yield answers with one value replaced, removed, doubled, moved or added."""
     for place in list(places(answer)):
         for value in VALUES:
-            changed, parent = at(answer, place)
+            variant, parent = at(answer, place)
             parent[place[-1]] = copy.deepcopy(value)
-            yield changed
-        changed, parent = at(answer, place)
+            yield variant
+        variant, parent = at(answer, place)
         del parent[place[-1]]
-        yield changed
-        changed, parent = at(answer, place)
-        found = parent[place[-1]]
-        if isinstance(found, dict):
+        yield variant
+        variant, parent = at(answer, place)
+        current = parent[place[-1]]
+        if isinstance(current, dict):
             for key in ("extra", "type", "phase", "text", "error", "content", "thought"):
                 again, inner = at(answer, (*place, key))
                 inner[key] = "something"
                 yield again
-        elif isinstance(found, list):
-            parent[place[-1]] = [*found, *copy.deepcopy(found)]
-            yield changed
+        elif isinstance(current, list):
+            parent[place[-1]] = [*current, *copy.deepcopy(current)]
+            yield variant
             again, inner = at(answer, place)
             inner[place[-1]].reverse()
             yield again
@@ -237,15 +237,15 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def at(answer: Any, place: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return a copy of the answer, and the container of a place in it."""
-    changed = parent = copy.deepcopy(answer)
+    variant = parent = copy.deepcopy(answer)
     for key in place[:-1]:
         parent = parent[key]
-    return changed, parent
+    return variant, parent
 
 
-def expected(read: Reader, data: bytes) -> Any:
+def expected(reader: Reader, data: bytes) -> Any:
     try:
-        return read(data)
+        return reader(data)
     except LLMError as error:
         return type(error)
 
@@ -261,14 +261,14 @@ def test_a_plain_answer_is_read_alike(name: str) -> None:
 @pytest.mark.parametrize("name", WIRES)
 def test_a_changed_answer_is_read_alike_or_left_to_the_reader_of_any_answer(name: str) -> None:
     answer, plain, any_answer = WIRES[name]
-    read = 0
-    for changed in variants(answer):
-        data = json.dumps(changed).encode()
-        found = plain(data)
-        if found is not None:
-            read += 1
-            assert found == expected(any_answer, data), data
-    assert read > 50
+    count = 0
+    for variant in variants(answer):
+        data = json.dumps(variant).encode()
+        result = plain(data)
+        if result is not None:
+            count += 1
+            assert result == expected(any_answer, data), data
+    assert count > 50
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -299,16 +299,16 @@ def test_recorded_answers_are_read_alike(name: str) -> None:
     if not files:
         pytest.skip("no recorded traffic")
     _, plain, any_answer = WIRES[name]
-    number = read = 0
+    number = plain_count = 0
     for path in files:
         for one in json.loads(path.read_text())["interactions"]:
             body = one["response"].get("body")
             if one["response"].get("status", 200) != 200 or not isinstance(body, dict):
                 continue
             data = json.dumps(body).encode()
-            found = plain(data)
+            result = plain(data)
             number += 1
-            if found is not None:
-                read += 1
-                assert found == any_answer(data), path.name
-    assert read >= number * RECORDED[name]
+            if result is not None:
+                plain_count += 1
+                assert result == any_answer(data), path.name
+    assert plain_count >= number * RECORDED[name]

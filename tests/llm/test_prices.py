@@ -1,4 +1,4 @@
-"""What tokens cost: our arithmetic against that of the package which carries the table."""
+"""Costs of tokens: our arithmetic against that of the package with the price table."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def test_our_arithmetic_is_that_of_the_table_for_every_model() -> None:
     compared = 0
     for provider in get_snapshot().providers:
         for model in provider.models:
-            given: list[Any] = (
+            entries: list[Any] = (
                 [(c, c.prices) for c in model.prices]
                 if isinstance(model.prices, list)
                 else [(None, model.prices)]
             )
-            known = prices._compile_all(given)
+            table = prices._compile_all(entries)
             for size in (0, 1000, 200_000, 200_001, 600_000):
                 cached = chance.randint(0, size)
-                written = chance.randint(0, size - cached)
+                cache_writes = chance.randint(0, size - cached)
                 output = chance.randint(0, 9000)
-                usage = Usage(size, output, cached, written, chance.randint(0, output))
+                usage = Usage(size, output, cached, cache_writes, chance.randint(0, output))
                 theirs = model.calc_price(
                     genai_prices.Usage(
                         input_tokens=size,
                         output_tokens=output,
                         cache_read_tokens=cached,
-                        cache_write_tokens=written,
+                        cache_write_tokens=cache_writes,
                         output_reasoning_tokens=usage.reasoning_tokens,
                     ),
                     provider,
                 )
-                ours = prices._current(known).cost_of(usage)
+                ours = prices._current(table).cost_of(usage)
                 assert ours == pytest.approx(float(theirs.total_price), rel=1e-9, abs=1e-12), (
                     provider.id,
                     model.id,
@@ -96,8 +96,8 @@ def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(
         and any(isinstance(c.constraint, TimeOfDateConstraint) for c in model.prices)
     )
     usage = Usage(MILLION, 0)
-    known = prices._compile_all([(c, c.prices) for c in model.prices])  # pyright: ignore[reportUnknownArgumentType, reportAttributeAccessIssue]
-    seen: set[float] = set()
+    table = prices._compile_all([(c, c.prices) for c in model.prices])  # pyright: ignore[reportUnknownArgumentType, reportAttributeAccessIssue]
+    costs: set[float] = set()
     for hour in range(24):
         now = datetime(2026, 1, 1, hour, 30, tzinfo=UTC)
 
@@ -107,7 +107,7 @@ def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(
                 return now  # noqa: B023
 
         monkeypatch.setattr(clock, "datetime", Then)
-        ours = prices._current(known).cost_of(usage)
+        ours = prices._current(table).cost_of(usage)
         monkeypatch.undo()
         import genai_prices
 
@@ -117,8 +117,8 @@ def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(
             genai_request_timestamp=now,
         )
         assert ours == pytest.approx(float(theirs.total_price))
-        seen.add(ours)
-    assert len(seen) > 1
+        costs.add(ours)
+    assert len(costs) > 1
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_server_on_this_machine_or_net_has_no_price_and_loads_no_table() -> No
     )
 
 
-# --- prices of one's own ---
+# --- custom prices ---
 
 OWN = {"input": 1.0, "output": 10.0, "cached": 0.1, "request": 0.5}
 

@@ -1,5 +1,5 @@
-"""`RecordedLLM`: recorded over a real socket, replayed without one; nothing of a key in the
-file."""
+"""`RecordedLLM`: recorded over a real socket, replayed without one. The file has no part of a
+key."""
 
 from __future__ import annotations
 
@@ -125,22 +125,22 @@ def test_failures_are_replayed_as_they_were(tmp_path: Path) -> None:
         0.001,
         "rate_limit_exceeded",
     )
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with pytest.raises(StreamInterrupted):
         RecordedLLM(alone.replace(stream=True), tmp_path / "cut", "replay").completion(
-            "hello", on_delta=seen.append
+            "hello", on_delta=deltas.append
         )
-    assert seen
+    assert deltas
     with pytest.raises(LLMTimeout, match="sent nothing"):
         RecordedLLM(alone, tmp_path / "silent", "replay").completion("hello")
     for name in ("retried", "limited", "cut", "silent"):
-        found = (tmp_path / name).read_text()
-        assert KEY not in found
-        assert "session" not in found
+        recording = (tmp_path / name).read_text()
+        assert KEY not in recording
+        assert "session" not in recording
 
 
 def test_auto_keeps_no_failure_and_repeats_none(tmp_path: Path) -> None:
-    """Each try has another fault; the first answer is what is kept."""
+    """Each attempt has another fault; only the first answer is recorded."""
     whole = sse(text("a long answer"))
     faults: list[Any] = [
         Drop(),
@@ -212,14 +212,16 @@ def test_what_goes_wrong_behind_a_whole_answer_is_not_in_its_recording(
 
 @pytest.mark.parametrize("key", ["test", "role", "run this test"])
 def test_a_key_that_is_a_word_of_the_messages_spoils_nothing(key: str, tmp_path: Path) -> None:
-    """One too short to be any is left; and what had to be blotted out of a request is known again
-    all the same."""
-    said = f"Please {'run this test' if key == 'test' else key} now."
+    """A key that is too short to be one stays in the text. A masked request still matches its
+    recording."""
+    prompt = f"Please {'run this test' if key == 'test' else key} now."
     with ModelServer([text("This test passed.")]) as server:
-        RecordedLLM(LLM("m", key, server.url), tmp_path / "t", "record").completion(said)
+        RecordedLLM(LLM("m", key, server.url), tmp_path / "t", "record").completion(prompt)
     for other in (key, ""):
         assert (
-            RecordedLLM(LLM("m", other, server.url), tmp_path / "t", "replay").completion(said).text
+            RecordedLLM(LLM("m", other, server.url), tmp_path / "t", "replay")
+            .completion(prompt)
+            .text
             == "This test passed."
         )
     assert ("run this test" in (tmp_path / "t").read_text()) is (key == "test")
@@ -232,7 +234,7 @@ def test_a_line_that_a_crash_cut_off_costs_only_itself(
     with ModelServer([text("ä"), text("ö"), text("ü")]) as server:
         llm = LLM("m", KEY, server.url)
         recorded = RecordedLLM(llm, tmp_path / "t")
-        assert [recorded.completion(said).text for said in "xy"] == ["ä", "ö"]
+        assert [recorded.completion(word).text for word in "xy"] == ["ä", "ö"]
         whole = (tmp_path / "t").read_bytes()
         first = whole.index(b"\n") + 1
         for at in range(first + 1, len(whole)):

@@ -1,5 +1,5 @@
-"""Calls of OpenAI's own tools: a tool of the right name answers them, and the result goes back in
-the form of the API, with the items verbatim."""
+"""Calls of OpenAI's own tools: a tool of the right name answers them, and the result goes back
+in the form of the API, with the items verbatim."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.content import (
 )
 from holdfast.llm import LLM, Delta, Transcript
 from holdfast.llm.wires import openai_responses
-from tests.llm.test_openai_responses import events, response, said, sse, thought
+from tests.llm.test_openai_responses import events, message_item, response, sse, thought
 from tests.model_server import ModelServer
 
 PNG = b"\x89PNG fake"
@@ -80,9 +80,9 @@ SEARCH = {
     "status": "completed",
     "arguments": {"queries": ["rates"]},
 }
-FOUND = [{"type": "function", "name": "rates", "parameters": {}, "defer_loading": True}]
+SEARCH_RESULT = [{"type": "function", "name": "rates", "parameters": {}, "defer_loading": True}]
 
-# item, the tool's name, the arguments, what the tool returns, and the item that goes back
+# item, the tool's name, the arguments, the tool's return value, and the item that goes back
 CASES: list[tuple[dict[str, Any], str, dict[str, Any], Any, dict[str, Any]]] = [
     (
         CUSTOM,
@@ -146,13 +146,13 @@ CASES: list[tuple[dict[str, Any], str, dict[str, Any], Any, dict[str, Any]]] = [
         SEARCH,
         "tool_search",
         {"queries": ["rates"]},
-        {"tools": FOUND},
+        {"tools": SEARCH_RESULT},
         {
             "type": "tool_search_output",
             "call_id": "call_1",
             "execution": "client",
             "status": "completed",
-            "tools": FOUND,
+            "tools": SEARCH_RESULT,
         },
     ),
 ]
@@ -163,9 +163,9 @@ def responses(server: ModelServer, **more: Any) -> LLM:
     return LLM("gpt-5", "key", server.url, wire="openai_responses", max_retries=0, **more)
 
 
-def tool(name: str, answer: Any, seen: list[Any]) -> Tool:
+def tool(name: str, answer: Any, calls: list[Any]) -> Tool:
     def run(**arguments: Any) -> Any:
-        seen.append(arguments)
+        calls.append(arguments)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -174,35 +174,35 @@ def tool(name: str, answer: Any, seen: list[Any]) -> Tool:
 
 
 def results(item: dict[str, Any], result: ToolResult) -> list[dict[str, Any]]:
-    """What is sent for a result of an item's call."""
+    """Return the items that are sent for a result of an item's call."""
     [call] = openai_responses.parse(json.dumps(response(item)).encode()).calls
     return json.loads(b"[" + openai_responses.results([(call, result)], {}) + b"]")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("item", "name", "arguments", "answer", "sent"), CASES, ids=IDS)
+@pytest.mark.parametrize(("item", "name", "arguments", "answer", "expected"), CASES, ids=IDS)
 def test_a_tool_of_that_name_answers_and_the_items_go_back_verbatim(
     item: dict[str, Any],
     name: str,
     arguments: dict[str, Any],
     answer: Any,
-    sent: dict[str, Any],
+    expected: dict[str, Any],
     stream: bool,
 ) -> None:
     output = [thought(), item]
-    first, last = response(*output), response(said("Done."))
-    store, seen = MemoryStore(), list[Any]()
+    first, last = response(*output), response(message_item("Done."))
+    store, calls = MemoryStore(), list[Any]()
     with ModelServer([sse(first), sse(last)] if stream else [first, last]) as server:
-        agent = Agent(responses(server, stream=stream), tools=[tool(name, answer, seen)])
+        agent = Agent(responses(server, stream=stream), tools=[tool(name, answer, calls)])
         with Conversation(agent, store, id="c") as conversation:
             conversation.send_message("go")
             state = conversation.run().raise_for_status()
             assert state.answer == "Done."
-        assert seen == [arguments]
+        assert calls == [arguments]
         assert server.requests[1].json["input"] == [
             {"role": "user", "content": "go"},
             *output,
-            sent,
+            expected,
         ]
     with (
         ModelServer([last]) as server,
@@ -213,7 +213,7 @@ def test_a_tool_of_that_name_answers_and_the_items_go_back_verbatim(
         assert server.requests[0].json["input"][:4] == [
             {"role": "user", "content": "go"},
             *output,
-            sent,
+            expected,
         ]
 
 
@@ -222,7 +222,7 @@ def test_a_tool_of_that_name_answers_and_the_items_go_back_verbatim(
 def test_a_call_that_failed_or_has_no_tool_is_answered_in_the_form_of_the_api(
     item: dict[str, Any], name: str, tools: bool
 ) -> None:
-    with ModelServer([response(item), response(said("Well."))]) as server:
+    with ModelServer([response(item), response(message_item("Well."))]) as server:
         broken = [tool(name, RuntimeError("no luck"), [])] if tools else []
         with Conversation(Agent(responses(server), tools=broken)) as conversation:
             conversation.send_message("go")
@@ -255,16 +255,18 @@ def test_a_call_that_failed_or_has_no_tool_is_answered_in_the_form_of_the_api(
 
 
 def test_a_refused_call_is_answered_in_the_form_of_the_api() -> None:
-    with ModelServer([response(APPROVAL), response(said("Pity."))]) as server:
-        seen: list[Any] = []
-        agent = Agent(responses(server), tools=[tool("mcp_approval", True, seen)], confirm="always")
+    with ModelServer([response(APPROVAL), response(message_item("Pity."))]) as server:
+        calls: list[Any] = []
+        agent = Agent(
+            responses(server), tools=[tool("mcp_approval", True, calls)], confirm="always"
+        )
         with Conversation(agent) as conversation:
             conversation.send_message("go")
             [pending] = conversation.run().pending_confirmations
             conversation.reject(pending.call.id, "not today")
             conversation.run().raise_for_status()
         result = server.requests[1].json["input"][2]
-    assert not seen
+    assert not calls
     assert result["approve"] is False
     assert "not today" in result["reason"]
 
@@ -285,8 +287,8 @@ def test_a_refused_call_is_answered_in_the_form_of_the_api() -> None:
     ],
 )
 def test_only_a_clear_yes_approves(result: ToolResult, approves: bool) -> None:
-    [sent] = results(APPROVAL, result)
-    assert sent["approve"] is approves
+    [item] = results(APPROVAL, result)
+    assert item["approve"] is approves
 
 
 def test_an_approval_says_its_reason() -> None:
@@ -323,17 +325,17 @@ def test_an_approval_says_its_reason() -> None:
     ],
 )
 def test_a_shell_result_says_how_each_command_ended(result: ToolResult, expected: Any) -> None:
-    [sent] = results(SHELL, result)
-    assert sent["output"] == expected
+    [item] = results(SHELL, result)
+    assert item["output"] == expected
 
 
 def test_a_screenshot_may_be_a_file_or_an_address_and_its_text_is_not_lost() -> None:
-    [sent] = results(COMPUTER, ToolResult((FileContent(file_id="f_1", mime_type="image/png"),)))
-    assert sent["output"] == {"type": "computer_screenshot", "file_id": "f_1"}
-    sent, text = results(
+    [item] = results(COMPUTER, ToolResult((FileContent(file_id="f_1", mime_type="image/png"),)))
+    assert item["output"] == {"type": "computer_screenshot", "file_id": "f_1"}
+    item, text = results(
         COMPUTER, ToolResult((TextContent("clicked"), FileContent(url="https://x/a.png")))
     )
-    assert sent["output"] == {"type": "computer_screenshot", "image_url": "https://x/a.png"}
+    assert item["output"] == {"type": "computer_screenshot", "image_url": "https://x/a.png"}
     assert text == {"role": "user", "content": "Returned by computer (call call_1):\nclicked"}
 
 
@@ -341,8 +343,8 @@ def test_safety_checks_reach_the_tool_and_its_success_acknowledges_them() -> Non
     item = {**COMPUTER, "pending_safety_checks": CHECKS}
     [call] = openai_responses.parse(json.dumps(response(item)).encode()).calls
     assert call.arguments["pending_safety_checks"] == CHECKS
-    [sent] = results(item, ToolResult((ImageContent(PNG),)))
-    assert sent["acknowledged_safety_checks"] == CHECKS
+    [output] = results(item, ToolResult((ImageContent(PNG),)))
+    assert output["acknowledged_safety_checks"] == CHECKS
     refused, _ = results(item, ToolResult("no", is_error=True))
     assert "acknowledged_safety_checks" not in refused
 
@@ -356,8 +358,8 @@ def test_several_actions_of_one_call_are_a_list() -> None:
 
 def test_the_output_of_a_custom_tool_may_have_pictures_and_files() -> None:
     result = ToolResult((TextContent("a"), ImageContent(PNG), FileContent(file_id="f_2")))
-    [sent] = results(CUSTOM, result)
-    assert sent["output"] == [
+    [item] = results(CUSTOM, result)
+    assert item["output"] == [
         {"type": "input_text", "text": "a"},
         {"type": "input_image", "image_url": PNG_URL, "detail": "auto"},
         {"type": "input_file", "file_id": "f_2"},
@@ -368,31 +370,35 @@ def test_a_call_that_the_provider_answers_itself_is_none_of_the_client() -> None
     shell = {**SHELL, "environment": {"type": "container_reference", "container_id": "c_1"}}
     outcome = [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
     output = {"type": "shell_call_output", "id": "o", "call_id": "call_1", "output": outcome}
-    for items in ([shell, said("a")], [SHELL, output, said("a")], [shell, output, said("a")]):
-        found = openai_responses.parse(json.dumps(response(*items)).encode())
-        assert (found.calls, found.stop_reason) == ((), "stop")
-        [call] = found.server_calls
+    for items in (
+        [shell, message_item("a")],
+        [SHELL, output, message_item("a")],
+        [shell, output, message_item("a")],
+    ):
+        answer = openai_responses.parse(json.dumps(response(*items)).encode())
+        assert (answer.calls, answer.stop_reason) == ((), "stop")
+        [call] = answer.server_calls
         assert call.name == "shell"
         assert call.arguments == {"commands": ["ls"], "max_output_length": 4096}
         assert call.output == (outcome if output in items else None)
-        assert json.loads(bytes(found.native)) == items
+        assert json.loads(bytes(answer.native)) == items
 
 
 def test_xai_reports_its_own_searches_as_custom_calls() -> None:
     search = {**CUSTOM, "name": "x_keyword_search"}
-    answer = response(search, said("a"), model="grok-4")
-    for found in (
+    answer = response(search, message_item("a"), model="grok-4")
+    for completion in (
         openai_responses.parse(json.dumps(answer).encode()),
         streamed_with(answer, deltas := []),
     ):
-        assert found.calls == ()
-        assert [call.name for call in found.server_calls] == ["x_keyword_search"]
+        assert completion.calls == ()
+        assert [call.name for call in completion.server_calls] == ["x_keyword_search"]
     assert [delta.kind for delta in deltas] == ["text"]
 
 
-def streamed_with(answer: dict[str, Any], seen: list[Delta]) -> Any:
+def streamed_with(answer: dict[str, Any], deltas: list[Delta]) -> Any:
     parser = openai_responses.ResponseStream()
-    parser.feed(sse(answer).encode(), seen.append)
+    parser.feed(sse(answer).encode(), deltas.append)
     return parser.finish()
 
 
@@ -400,10 +406,10 @@ def streamed_with(answer: dict[str, Any], seen: list[Delta]) -> Any:
 def test_deltas_tell_the_whole_call(
     item: dict[str, Any], name: str, arguments: dict[str, Any]
 ) -> None:
-    seen: list[Delta] = []
-    found = streamed_with(response(said("Let me."), item), seen)
-    [call] = found.calls
-    tools = [delta for delta in seen if delta.kind == "tool"]
+    deltas: list[Delta] = []
+    answer = streamed_with(response(message_item("Let me."), item), deltas)
+    [call] = answer.calls
+    tools = [delta for delta in deltas if delta.kind == "tool"]
     assert [(delta.index, delta.name) for delta in tools] == [(0, name)]
     assert tools[0].text == call.raw_arguments
     assert call.arguments == arguments
@@ -412,19 +418,19 @@ def test_deltas_tell_the_whole_call(
 def test_a_call_that_was_cut_off_is_not_run() -> None:
     cut = {**CUSTOM, "status": "incomplete", "input": "SELE"}
     answer = response(cut, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
-    found = openai_responses.parse(json.dumps(answer).encode())
-    assert found.calls[0].invalid
-    assert found.stop_reason == "length"
+    completion = openai_responses.parse(json.dumps(answer).encode())
+    assert completion.calls[0].invalid
+    assert completion.stop_reason == "length"
 
 
 def test_another_provider_gets_the_call_and_its_result_as_those_of_a_function() -> None:
-    """The native items of one host are not for another; call and result must still match."""
-    found = openai_responses.parse(json.dumps(response(COMPUTER)).encode())
-    found = msgspec.structs.replace(found, host="api.openai.com")
+    """The native items of one host go to no other; call and result must still match."""
+    answer = openai_responses.parse(json.dumps(response(COMPUTER)).encode())
+    answer = msgspec.structs.replace(answer, host="api.openai.com")
     transcript = Transcript.from_messages("go")
-    transcript.append(found)
-    transcript.append((found.calls[0], ToolResult((ImageContent(PNG),))))
-    with ModelServer([response(said("a"))]) as server:
+    transcript.append(answer)
+    transcript.append((answer.calls[0], ToolResult((ImageContent(PNG),))))
+    with ModelServer([response(message_item("a"))]) as server:
         responses(server).completion(transcript)
         _, call, result = server.requests[0].json["input"]
     assert (call["type"], call["name"]) == ("function_call", "computer")
@@ -437,13 +443,15 @@ def test_another_provider_gets_the_call_and_its_result_as_those_of_a_function() 
 
 
 def test_two_calls_with_one_id_get_two() -> None:
-    found = openai_responses.parse(json.dumps(response(CUSTOM, {**CUSTOM, "id": "ctc_2"})).encode())
+    answer = openai_responses.parse(
+        json.dumps(response(CUSTOM, {**CUSTOM, "id": "ctc_2"})).encode()
+    )
     calls = [
-        msgspec.structs.replace(call, id=f"3.{number}") for number, call in enumerate(found.calls)
+        msgspec.structs.replace(call, id=f"3.{number}") for number, call in enumerate(answer.calls)
     ]
-    sent = json.loads(b"[" + openai_responses.assistant("", calls, found.native, {}) + b"]")
+    history = json.loads(b"[" + openai_responses.assistant("", calls, answer.native, {}) + b"]")
     outputs = openai_responses.results([(call, ToolResult("x")) for call in calls], {})
-    ids = [item["call_id"] for item in sent]
+    ids = [item["call_id"] for item in history]
     assert ids == [item["call_id"] for item in json.loads(b"[" + outputs + b"]")]
     assert len(set(ids)) == 2
 
@@ -457,12 +465,12 @@ def test_the_providers_definition_replaces_the_agents() -> None:
         {"type": "mcp", "server_label": "d", "server_url": "https://x"},
     ]
     names = ["sql", "computer", "shell", "apply_patch", "mcp_approval", "other"]
-    with ModelServer([response(said("a"))]) as server:
+    with ModelServer([response(message_item("a"))]) as server:
         model = responses(server, extra_body={"tools": own})
         model.completion("x", [tool(name, "", []) for name in names])
-        sent = server.requests[0].json["tools"]
-    assert [entry.get("name") for entry in sent[:1]] == ["other"]
-    assert sent[1:] == own
+        part = server.requests[0].json["tools"]
+    assert [entry.get("name") for entry in part[:1]] == ["other"]
+    assert part[1:] == own
 
 
 def test_the_kind_of_a_call_is_journaled() -> None:

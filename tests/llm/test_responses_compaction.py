@@ -9,7 +9,7 @@ import pytest
 from holdfast import Agent, Conversation, MemoryStore, Tool
 from holdfast.errors import ConfigurationError, ContextTooLong
 from holdfast.llm import LLM, Transcript
-from tests.llm.test_openai_responses import called, response, said, sse, thought
+from tests.llm.test_openai_responses import call_item, message_item, response, sse, thought
 from tests.model_server import ModelServer
 
 COMPACTED = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
@@ -23,8 +23,12 @@ def model(server: ModelServer, **more: Any) -> LLM:
 def test_what_a_compaction_item_replaced_is_not_sent_again(stream: bool) -> None:
     """https://developers.openai.com/api/docs/guides/compaction: items before the most recent
     compaction item can be dropped."""
-    compacting = [COMPACTED, thought(), called("look")]
-    answers = [response(said("Hello.")), response(*compacting), response(said("Done."))]
+    compacting = [COMPACTED, thought(), call_item("look")]
+    answers = [
+        response(message_item("Hello.")),
+        response(*compacting),
+        response(message_item("Done.")),
+    ]
     tool = Tool("look", "Looks.", lambda: "a cat")
     store = MemoryStore()
     with ModelServer([sse(answer) if stream else answer for answer in answers]) as server:
@@ -40,7 +44,7 @@ def test_what_a_compaction_item_replaced_is_not_sent_again(stream: bool) -> None
     output = {"type": "function_call_output", "call_id": "call_1", "output": "a cat"}
     assert inputs[2] == [*compacting, output]
     with (
-        ModelServer([response(said("Bye."))]) as server,
+        ModelServer([response(message_item("Bye."))]) as server,
         Conversation(Agent(model(server)), store, id="c") as conversation,
     ):
         conversation.send_message("three")
@@ -56,7 +60,9 @@ def test_what_a_compaction_item_replaced_is_not_sent_again(stream: bool) -> None
 def test_another_provider_gets_the_whole_history() -> None:
     store = MemoryStore()
     with (
-        ModelServer([response(said("Hello.")), response(COMPACTED, said("Hm."))]) as server,
+        ModelServer(
+            [response(message_item("Hello.")), response(COMPACTED, message_item("Hm."))]
+        ) as server,
         Conversation(Agent(model(server)), store, id="c") as conversation,
     ):
         for text in ("one", "two"):
@@ -67,12 +73,12 @@ def test_another_provider_gets_the_whole_history() -> None:
         with Conversation(Agent(other), store, id="c") as conversation:
             conversation.send_message("three")
             conversation.run()
-        sent = server.requests[0].json["messages"]
-    texts = [message["content"] for message in sent if message["role"] != "system"]
+        part = server.requests[0].json["messages"]
+    texts = [message["content"] for message in part if message["role"] != "system"]
     assert texts == ["one", "Hello.", "two", "Hm.", "three"]
 
 
-KEPT = {
+USER_ITEM = {
     "type": "message",
     "id": "msg_7",
     "role": "user",
@@ -82,15 +88,17 @@ RESULT = {
     "id": "resp_9",
     "object": "response.compaction",
     "created_at": 1,
-    "output": [KEPT, COMPACTED],
+    "output": [USER_ITEM, COMPACTED],
     "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
 }
 
 
 def test_a_transcript_can_be_compacted_and_goes_on_from_there() -> None:
-    """The output of the API is the next window as it is."""
+    """The output of the API is the next window, unchanged."""
     transcript = Transcript.from_messages("one")
-    with ModelServer([response(thought(), said("Hello.")), RESULT, response(said("Bye."))]) as at:
+    with ModelServer(
+        [response(thought(), message_item("Hello.")), RESULT, response(message_item("Bye."))]
+    ) as at:
         llm = model(at, reasoning_effort="low", temperature=0)
         transcript.append(llm.completion(transcript, system="Be brief."))
         compacted = llm.compact(transcript, system="Be brief.")
@@ -103,10 +111,10 @@ def test_a_transcript_can_be_compacted_and_goes_on_from_there() -> None:
         assert at.requests[1].json == {
             "model": "gpt-5",
             "instructions": "Be brief.",
-            "input": [{"role": "user", "content": "one"}, thought(), said("Hello.")],
+            "input": [{"role": "user", "content": "one"}, thought(), message_item("Hello.")],
         }
         assert at.requests[2].json["input"] == [
-            KEPT,
+            USER_ITEM,
             COMPACTED,
             {"role": "user", "content": "two"},
         ]

@@ -1,5 +1,6 @@
-"""The details of answers of the Responses API: parts by phase, citations, calls that the provider
-ran, pictures, refusals and what it says of the whole response; plain and streamed alike."""
+"""Details of answers of the Responses API: parts by phase, citations, calls that the provider
+ran, pictures, refusals and fields of the whole response. They are the same plain and
+streamed."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ from holdfast.errors import BadRequest, LLMError, RateLimited, ServerError, Stre
 from holdfast.llm import LLM, Completion, Delta, Transcript
 from holdfast.llm.wires import openai_responses
 from tests.llm.test_openai_responses import (
-    called,
+    call_item,
     echo,
     events,
     items,
+    message_item,
     parsed,
     response,
-    said,
     sse,
     streamed,
 )
@@ -43,8 +44,9 @@ PNG = b"\x89PNG fake"
 PNG_64 = base64.b64encode(PNG).decode()
 
 
-def read(answer: dict[str, Any], seen: list[Delta] | None = None) -> Completion:
-    """The answer, which is the same plain and streamed; `seen` gets its deltas."""
+def parse(answer: dict[str, Any], deltas_out: list[Delta] | None = None) -> Completion:
+    """Return the answer, which is the same plain and streamed; append its deltas to
+    `deltas_out`."""
     plain, deltas = parsed(answer), list[Delta]()
     stream = streamed(sse(answer), deltas.append)
     assert stream.details == plain.details
@@ -55,60 +57,60 @@ def read(answer: dict[str, Any], seen: list[Delta] | None = None) -> Completion:
     )
     assert "".join(delta.text for delta in deltas if delta.kind == "text") == plain.text
     assert Completion.from_json(plain.to_json()) == plain
-    if seen is not None:
-        seen += deltas
+    if deltas_out is not None:
+        deltas_out += deltas
     return plain
 
 
 def commentary(text: str, id: str = "msg_0") -> dict[str, Any]:
-    return said(text, id=id, phase="commentary")
+    return message_item(text, id=id, phase="commentary")
 
 
 def final(text: str, id: str = "msg_9") -> dict[str, Any]:
-    return said(text, id=id, phase="final_answer")
+    return message_item(text, id=id, phase="final_answer")
 
 
 # --- parts ---
 
 
 def test_texts_of_several_messages_are_parts_and_do_not_run_together() -> None:
-    found = read(response(commentary("I look."), commentary("Found it.", "msg_1"), final("42")))
-    assert found.text == "I look.\n\nFound it.\n\n42"
-    assert found.parts == (
+    answer = parse(response(commentary("I look."), commentary("Found it.", "msg_1"), final("42")))
+    assert answer.text == "I look.\n\nFound it.\n\n42"
+    assert answer.parts == (
         TextPart("I look.", "commentary"),
         TextPart("Found it.", "commentary"),
         TextPart("42", "final"),
     )
-    assert found.final_text == "42"
+    assert answer.final_text == "42"
 
 
 @pytest.mark.parametrize(
     ("output", "answer"),
     [
-        ([said("a", "b")], "ab"),
-        ([said("a"), said("b", id="msg_2")], "a\n\nb"),
-        ([commentary("a"), said("b")], "b"),
+        ([message_item("a", "b")], "ab"),
+        ([message_item("a"), message_item("b", id="msg_2")], "a\n\nb"),
+        ([commentary("a"), message_item("b")], "b"),
         ([commentary("a")], "a"),
         ([final("a"), final("b", "msg_8")], "a\n\nb"),
         ([commentary("a"), final("b"), final("c", "msg_8")], "b\n\nc"),
-        ([said(""), said("b", id="msg_2")], "b"),
+        ([message_item(""), message_item("b", id="msg_2")], "b"),
         ([], ""),
     ],
 )
 def test_the_answer_is_the_final_parts_where_phases_tell_them_apart(
     output: list[Any], answer: str
 ) -> None:
-    assert read(response(*output)).final_text == answer
+    assert parse(response(*output)).final_text == answer
 
 
 def test_a_plain_answer_has_no_details() -> None:
-    assert read(response(said("a"))).details is None
-    assert read(response(said("a"))).parts == (TextPart("a"),)
+    assert parse(response(message_item("a"))).details is None
+    assert parse(response(message_item("a"))).parts == (TextPart("a"),)
 
 
 def test_a_conversation_answers_with_the_final_part_and_sends_all_back() -> None:
     output = [commentary("I look."), final("42")]
-    with ModelServer([response(*output), response(said("bye"))]) as server:
+    with ModelServer([response(*output), response(message_item("bye"))]) as server:
         llm = LLM("gpt-5", "key", server.url, wire="openai_responses")
         with Conversation(Agent(llm)) as conversation:
             conversation.send_message("go")
@@ -123,7 +125,7 @@ def test_a_conversation_answers_with_the_final_part_and_sends_all_back() -> None
 
 def test_annotations_are_citations_with_places_in_the_text() -> None:
     text = "See the news and file."
-    message = said(text, id="msg_2")
+    message = message_item(text, id="msg_2")
     message["content"][0]["annotations"] = [
         {
             "type": "url_citation",
@@ -144,9 +146,9 @@ def test_annotations_are_citations_with_places_in_the_text() -> None:
         {"type": "file_path", "file_id": "f_2", "index": 5},
         {"type": "of_tomorrow", "page": 2},
     ]
-    found = read(response(said("First."), message))
+    answer = parse(response(message_item("First."), message))
     start = len("First.\n\n")
-    assert found.citations == (
+    assert answer.citations == (
         Citation("https://x", "X", start=start + 8, end=start + 12),
         Citation(title="a.pdf", source="f_1", details={"type": "file_citation", "index": 3}),
         Citation(
@@ -159,15 +161,15 @@ def test_annotations_are_citations_with_places_in_the_text() -> None:
         Citation(source="f_2", details={"type": "file_path", "index": 5}),
         Citation(details={"type": "of_tomorrow", "page": 2}),
     )
-    first, third = found.citations[0], found.citations[2]
-    assert found.text[first.start : first.end] == "news"
-    assert found.text[third.start : third.end] == "file"
-    assert found.container == "cntr_1"
+    first, third = answer.citations[0], answer.citations[2]
+    assert answer.text[first.start : first.end] == "news"
+    assert answer.text[third.start : third.end] == "file"
+    assert answer.container == "cntr_1"
     assert echo(response(message)) == [message]
 
 
 def test_log_probabilities_are_those_of_the_tokens() -> None:
-    message = said("Hi")
+    message = message_item("Hi")
     message["content"][0]["logprobs"] = [
         {
             "token": "Hi",
@@ -179,7 +181,7 @@ def test_log_probabilities_are_those_of_the_tokens() -> None:
             ],
         }
     ]
-    assert read(response(message)).logprobs == (
+    assert parse(response(message)).logprobs == (
         TokenLogprob("Hi", -0.25, (("Hi", -0.25), ("Ho", -3.0))),
     )
 
@@ -295,11 +297,11 @@ TOOLS = [{"name": "ask", "input_schema": {"type": "object"}, "description": None
 def test_calls_that_the_provider_ran_are_details_and_go_back_verbatim(
     item: dict[str, Any], expected: ServerToolCall
 ) -> None:
-    answer = response(item, said("a"))
-    found = read(answer)
-    assert found.server_calls == (expected,)
-    assert found.calls == ()
-    assert items(openai_responses.assistant("a", (), found.native, {}))[1] == said("a")
+    answer = response(item, message_item("a"))
+    completion = parse(answer)
+    assert completion.server_calls == (expected,)
+    assert completion.calls == ()
+    assert items(openai_responses.assistant("a", (), completion.native, {}))[1] == message_item("a")
 
 
 def test_a_search_for_tools_and_a_program_have_the_output_of_their_own_item() -> None:
@@ -315,7 +317,7 @@ def test_a_search_for_tools_and_a_program_have_the_output_of_their_own_item() ->
         {"type": "program", "id": "p_1", "call_id": "c_2", "code": "1", "fingerprint": "f"},
         {"type": "program_output", "id": "po_1", "call_id": "c_2", "result": "1"},
     ]
-    assert read(response(*output, said("a"))).server_calls == (
+    assert parse(response(*output, message_item("a"))).server_calls == (
         ServerToolCall("tool_search", "c_1", {"paths": ["x"]}, TOOLS),
         ServerToolCall("program", "c_2", {"code": "1"}, "1"),
     )
@@ -329,14 +331,14 @@ def test_generated_pictures_are_media_and_no_empty_answer() -> None:
         "result": PNG_64,
         "output_format": "webp",
     }
-    found = read(response(item))
-    assert found.media == (ImageContent(PNG, "image/webp"),)
+    answer = parse(response(item))
+    assert answer.media == (ImageContent(PNG, "image/webp"),)
     with ModelServer([response(item)]) as server:
         llm = LLM("gpt-5", "key", server.url, wire="openai_responses")
         conversation = Conversation(Agent(llm))
         conversation.send_message("draw")
         assert conversation.run().status.value == "finished"
-        assert len(server.requests) == 1  # no request that asks for an answer instead
+        assert len(server.requests) == 1  # no second request for an answer
         conversation.close()
 
 
@@ -351,12 +353,12 @@ def test_pictures_that_code_made_are_media_and_its_container_is_known() -> None:
             {"type": "image", "url": "https://x/plot"},
         ],
     }
-    found = read(response(item, said("a")))
-    assert found.media == (
+    answer = parse(response(item, message_item("a")))
+    assert answer.media == (
         ImageContent(PNG, "image/jpeg"),
         FileContent(url="https://x/plot", mime_type="image/png"),
     )
-    assert found.container == "cntr_1"
+    assert answer.container == "cntr_1"
 
 
 @pytest.mark.parametrize(
@@ -370,18 +372,18 @@ def test_pictures_that_code_made_are_media_and_its_container_is_known() -> None:
 def test_an_odd_address_of_a_picture_costs_no_answer(url: str, media: Content) -> None:
     outputs = [{"type": "image", "url": url}]
     item = {"type": "code_interpreter_call", "id": "ci_1", "code": "plot()", "outputs": outputs}
-    found = read(response(item, said("Plotted.")))
-    assert (found.text, found.media) == ("Plotted.", (media,))
+    answer = parse(response(item, message_item("Plotted.")))
+    assert (answer.text, answer.media) == ("Plotted.", (media,))
 
 
 # --- refusals, the response ---
 
 
 def test_a_refusal_is_no_answer_and_is_not_asked_about() -> None:
-    refused = said()
+    refused = message_item()
     refused["content"] = [{"type": "refusal", "refusal": "I will not."}]
-    found = read(response(refused))
-    assert (found.text, found.refusal, found.stop_reason) == ("", "I will not.", "refusal")
+    answer = parse(response(refused))
+    assert (answer.text, answer.refusal, answer.stop_reason) == ("", "I will not.", "refusal")
     with ModelServer([response(refused)]) as server:
         llm = LLM("gpt-5", "key", server.url, wire="openai_responses")
         with Conversation(Agent(llm)) as conversation:
@@ -394,9 +396,9 @@ def test_a_refusal_is_no_answer_and_is_not_asked_about() -> None:
 def test_fields_of_the_whole_response_are_kept() -> None:
     moderation = {"input": {"flagged": False}, "output": {"flagged": True}}
     azure = [{"blocked": False, "content_filter_results": {}}]
-    found = read(
+    answer = parse(
         response(
-            said("a"),
+            message_item("a"),
             status="incomplete",
             incomplete_details={"reason": "max_output_tokens"},
             service_tier="flex",
@@ -409,11 +411,11 @@ def test_fields_of_the_whole_response_are_kept() -> None:
             previous_response_id=None,
         )
     )
-    assert found.stop_reason == "length"
-    assert found.service_tier == "flex"
-    assert found.provider_cost is None
-    assert found.filters == (moderation, *azure)
-    assert found.provider_details == {
+    assert answer.stop_reason == "length"
+    assert answer.service_tier == "flex"
+    assert answer.provider_cost is None
+    assert answer.filters == (moderation, *azure)
+    assert answer.provider_details == {
         "conversation": {"id": "conv_1"},
         "incomplete_details": {"reason": "max_output_tokens"},
         "prompt_cache_retention": "24h",
@@ -427,16 +429,16 @@ def test_fields_of_the_whole_response_are_kept() -> None:
 )
 def test_the_providers_price_is_kept(counts: dict[str, Any], cost: float | None) -> None:
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2, **counts}
-    assert read(response(said("a"), usage=usage)).provider_cost == cost
+    assert parse(response(message_item("a"), usage=usage)).provider_cost == cost
 
 
 @pytest.mark.parametrize("value", [3, "x", [], [3], {"a": 1}, None, True])
 def test_details_of_another_form_do_not_spoil_an_answer(value: Any) -> None:
-    message = said("a")
+    message = message_item("a")
     message["content"][0] |= {"annotations": value, "logprobs": value}
     generated = {"type": "image_generation_call", "result": value, "output_format": value}
     code = {"type": "code_interpreter_call", "outputs": value, "container_id": value}
-    found = read(
+    answer = parse(
         response(
             message,
             generated,
@@ -448,23 +450,23 @@ def test_details_of_another_form_do_not_spoil_an_answer(value: Any) -> None:
             content_filters=value,
         )
     )
-    assert found.text == "a"
+    assert answer.text == "a"
 
 
 def test_half_a_pair_of_surrogates_in_a_detail_is_replaced() -> None:
-    message = said("a")
+    message = message_item("a")
     message["content"][0]["annotations"] = [{"type": "url_citation", "title": "\ud800x", "url": ""}]
-    for found in (parsed(response(message)), streamed(events_of(message))):
-        assert found.citations[0].title == "\N{REPLACEMENT CHARACTER}x"
-        assert found.to_json()
+    for completion in (parsed(response(message)), streamed(events_of(message))):
+        assert completion.citations[0].title == "\N{REPLACEMENT CHARACTER}x"
+        assert completion.to_json()
 
 
 def events_of(item: dict[str, Any]) -> str:
-    found = [
+    items = [
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": response(item)},
     ]
-    return "".join(f"data: {json.dumps(event)}\n\n" for event in found)
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in items)
 
 
 # --- input ---
@@ -538,7 +540,7 @@ def test_files_are_sent_by_bytes_address_or_id(block: Any, part: dict[str, Any])
     transcript = Transcript([Message((TextContent("see"), block))])
     transcript.append(Completion("", calls=(call,)))
     transcript.append((call, ToolResult((TextContent("here"), block))))
-    with ModelServer([response(said("a"))]) as server:
+    with ModelServer([response(message_item("a"))]) as server:
         LLM("gpt-5", "key", server.url, wire="openai_responses").completion(transcript)
         message, _, output = server.requests[0].json["input"]
     assert message["content"] == [{"type": "input_text", "text": "see"}, part]
@@ -590,10 +592,10 @@ def test_a_200_with_an_error_is_an_error(stream: bool) -> None:
 
 def test_a_stream_of_an_incomplete_answer_says_so() -> None:
     answer = response(
-        said("half"), status="incomplete", incomplete_details={"reason": "content_filter"}
+        message_item("half"), status="incomplete", incomplete_details={"reason": "content_filter"}
     )
-    found = read(answer)
-    assert (found.text, found.stop_reason) == ("half", "content_filter")
+    completion = parse(answer)
+    assert (completion.text, completion.stop_reason) == ("half", "content_filter")
 
 
 def test_a_queued_answer_that_never_comes_is_none() -> None:
@@ -603,6 +605,6 @@ def test_a_queued_answer_that_never_comes_is_none() -> None:
 
 
 def test_a_message_after_a_call_is_a_part_too() -> None:
-    found = read(response(said("a"), called("t"), said("b", id="msg_2")))
-    assert found.text == "a\n\nb"
-    assert [call.name for call in found.calls] == ["t"]
+    answer = parse(response(message_item("a"), call_item("t"), message_item("b", id="msg_2")))
+    assert answer.text == "a\n\nb"
+    assert [call.name for call in answer.calls] == ["t"]

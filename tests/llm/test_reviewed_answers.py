@@ -1,4 +1,4 @@
-"""Answers in forms that servers rarely send, each of which once lost something."""
+"""Answers in forms that servers rarely send, each of which once lost a part."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def test_a_call_whose_name_stands_beside_its_id_goes_back() -> None:
     transcript.append(answer)
     transcript.append((answer.calls[0], ToolResult("ok")))
     messages = transcript.fragments(wire("openai_chat"), {})
-    sent = json.loads(messages[1])["tool_calls"]
-    assert sent == [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    tool_calls = json.loads(messages[1])["tool_calls"]
+    assert tool_calls == [
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    ]
 
 
 def test_a_compaction_that_is_not_sent_replaces_nothing() -> None:
@@ -50,16 +52,16 @@ def test_a_compaction_that_is_not_sent_replaces_nothing() -> None:
     transcript.append(Message("the history"))
     transcript.append(Completion("", wire="openai_responses", native=native))  # without its call
     transcript.append(Message("go"))
-    sent = b"".join(transcript.fragments(responses, {}))
-    assert b"the history" in sent
-    kept = Transcript()
-    kept.append(Message("the history"))
+    body = b"".join(transcript.fragments(responses, {}))
+    assert b"the history" in body
+    whole = Transcript()
+    whole.append(Message("the history"))
     call = ToolCall("1", "f", provider_id="c")
-    kept.append(Completion("", calls=(call,), wire="openai_responses", native=native))
-    kept.append((call, ToolResult("ok")))
-    sent = b"".join(kept.fragments(responses, {}))
-    assert b"the history" not in sent
-    assert b"compaction" in sent
+    whole.append(Completion("", calls=(call,), wire="openai_responses", native=native))
+    whole.append((call, ToolResult("ok")))
+    body = b"".join(whole.fragments(responses, {}))
+    assert b"the history" not in body
+    assert b"compaction" in body
 
 
 def test_half_a_surrogate_pair_in_a_tool_that_the_provider_ran_can_be_stored() -> None:

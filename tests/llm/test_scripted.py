@@ -1,4 +1,4 @@
-"""`ScriptedLLM`: answers in order, real requests, everything that a script can say."""
+"""`ScriptedLLM`: answers in order, real requests, and all forms of answers in a script."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ def test_answers_come_in_order() -> None:
     ],
 )
 def test_a_call_may_be_written_in_any_way(answer: Any) -> None:
-    found = ScriptedLLM([answer]).completion("x", [Tool()])
-    assert [(call.name, call.arguments, call.id) for call in found.calls] == [
+    completion = ScriptedLLM([answer]).completion("x", [Tool()])
+    assert [(call.name, call.arguments, call.id) for call in completion.calls] == [
         ("srv.find", {"q": 1}, "")
     ]
-    assert found.calls[0].provider_id == "call_1_0"
-    assert found.stop_reason == "tool_calls"
+    assert completion.calls[0].provider_id == "call_1_0"
+    assert completion.stop_reason == "tool_calls"
 
 
 def test_a_list_is_one_answer_with_text_and_parallel_calls() -> None:
-    found = ScriptedLLM([["Looking.", ("a", {}), ("b", {})]]).completion("x")
-    assert found.text == "Looking."
-    assert [call.name for call in found.calls] == ["a", "b"]
-    assert len({call.provider_id for call in found.calls}) == 2
+    answer = ScriptedLLM([["Looking.", ("a", {}), ("b", {})]]).completion("x")
+    assert answer.text == "Looking."
+    assert [call.name for call in answer.calls] == ["a", "b"]
+    assert len({call.provider_id for call in answer.calls}) == 2
 
 
 def test_a_completion_is_given_as_it_is() -> None:
-    given = Completion("x", "because", usage=Usage(7, 8), stop_reason="length", model="other")
-    found = ScriptedLLM([given]).completion("x")
-    assert (found.reasoning, found.usage, found.stop_reason, found.model) == (
+    original = Completion("x", "because", usage=Usage(7, 8), stop_reason="length", model="other")
+    answer = ScriptedLLM([original]).completion("x")
+    assert (answer.reasoning, answer.usage, answer.stop_reason, answer.model) == (
         "because",
         Usage(7, 8),
         "length",
@@ -146,10 +146,10 @@ def test_its_requests_are_the_bytes_that_an_llm_sends() -> None:
 
 
 def test_deltas_are_told_word_by_word() -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     llm = ScriptedLLM([["two words ", ("t", {"a": 1})]], stream=True)
-    llm.completion("x", on_delta=seen.append)
-    assert seen == [
+    llm.completion("x", on_delta=deltas.append)
+    assert deltas == [
         Delta("text", "two"),
         Delta("text", " words"),
         Delta("text", " "),
@@ -173,18 +173,18 @@ def test_a_delay_is_kept_and_cancelled() -> None:
 
 def test_many_threads_get_each_answer_once() -> None:
     llm = ScriptedLLM([str(number) for number in range(400)])
-    found: list[str] = []
+    texts: list[str] = []
 
     def work() -> None:
         for _ in range(25):
-            found.append(llm.completion("x").text)
+            texts.append(llm.completion("x").text)
 
     threads = [threading.Thread(target=work) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found, key=int) == [str(number) for number in range(400)]
+    assert sorted(texts, key=int) == [str(number) for number in range(400)]
     assert [request.number for request in llm.requests] == list(range(400))
 
 

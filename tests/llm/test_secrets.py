@@ -1,5 +1,5 @@
-"""A planted key is looked for wherever something of a model call is shown or kept: on every wire,
-with every fault."""
+"""A planted key is searched in every shown or stored part of a model call: on every wire, with
+every fault."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REPEATS = {
         "status": "UNAUTHENTICATED",
     }
 }
-FAR = 290  # characters: behind them a message is cut, in the midst of a key
+FAR = 290  # characters: a message is cut behind them, in the midst of a key
 FAULTS: dict[str, Any] = {
     "refused": (401, {"content-type": "application/json"}, REPEATS),
     "cut off": (
@@ -89,7 +89,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def shown(error: BaseException) -> str:
+def visible_text(error: BaseException) -> str:
     parts = [str(error), repr(error), "".join(traceback.format_exception(error))]
     for one in chain(error):
         parts += [repr(one.args), repr(vars(one)), repr(getattr(one, "__notes__", ""))]
@@ -132,7 +132,7 @@ def test_no_fault_shows_a_key(
         llm = model(wire, server.url, stream=stream)
         with pytest.raises(LLMError) as caught:
             llm.completion("hello")
-        clean(shown(caught.value), "the exception")
+        clean(visible_text(caught.value), "the exception")
         store = SQLiteStore(tmp_path / "c.db")
         recorded = RecordedLLM(llm, tmp_path / "tape", "record")
         for number, one in enumerate(
@@ -153,7 +153,7 @@ def test_no_fault_shows_a_key(
         store.close()
         assert any(
             KEY in "".join(request.headers.values()) for request in server.requests
-        )  # it did go out
+        )  # the key did go out
     for path in tmp_path.iterdir():
         clean(path.read_bytes(), path.name)
     clean(caplog.text + repr([record.__dict__ for record in caplog.records]), "the log")
@@ -185,17 +185,17 @@ def test_a_wrong_argument_is_not_shown_where_it_may_hold_a_secret(
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         LLM(**{"model": "m", "base_url": "http://host/v1", **arguments})
-    clean(shown(caught.value), "the exception")
+    clean(visible_text(caught.value), "the exception")
 
 
 def test_what_a_header_says_that_is_no_secret_stays_readable() -> None:
-    said = (
+    message = (
         "Unexpected value `context-1m-2025-08-07` for the `anthropic-beta` header. Your EMPTY key"
         " is no key."
     )
     with (
-        ModelServer([(400, {}, {"error": {"message": said}})]) as server,
-        pytest.raises(LLMError, match=re.escape(said)),
+        ModelServer([(400, {}, {"error": {"message": message}})]) as server,
+        pytest.raises(LLMError, match=re.escape(message)),
     ):
         LLM(
             "m",
@@ -218,7 +218,7 @@ def test_a_proxy_that_repeats_its_password_is_not_repeated() -> None:
         )
         with pytest.raises(LLMError) as caught:
             llm.completion("hello")
-    clean(shown(caught.value), "the exception")
+    clean(visible_text(caught.value), "the exception")
 
 
 def test_a_proxys_password_is_shown_nowhere() -> None:
@@ -231,7 +231,7 @@ def test_a_proxys_password_is_shown_nowhere() -> None:
     )
     with pytest.raises(LLMError) as caught:
         llm.completion("hello")
-    clean(shown(caught.value) + repr(llm) + repr(llm.parameters()), "the exception")
+    clean(visible_text(caught.value) + repr(llm) + repr(llm.parameters()), "the exception")
 
 
 def test_nothing_that_holds_a_key_can_be_pickled(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An event stream gives the same events however its bytes are cut."""
+"""An event stream gives the same events wherever its bytes are cut."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STREAMS = st.lists(st.sampled_from(LINES), min_size=1, max_size=10)
 ENDS = st.sampled_from([b"\n", b"\n", b"\n\n", b"\r\n", b"\r"])
 
 
-def read(chunks: list[bytes]) -> Events:
+def parse(chunks: list[bytes]) -> Events:
     reader = EventReader()
-    found = [event for chunk in chunks for event in reader.feed(chunk)]
-    return found + reader.rest()
+    events = [event for chunk in chunks for event in reader.feed(chunk)]
+    return events + reader.rest()
 
 
 @given(STREAMS, st.data())
@@ -32,17 +32,17 @@ def test_a_stream_read_at_once_gives_the_events_of_single_bytes(
 ) -> None:
     stream = b"".join([line + data.draw(ENDS) for line in lines])
     cut = data.draw(st.integers(0, len(stream)))
-    one_by_one = read([stream[at : at + 1] for at in range(len(stream))])
-    assert read([stream]) == one_by_one
-    assert read([stream[:cut], stream[cut:]]) == one_by_one
+    one_by_one = parse([stream[at : at + 1] for at in range(len(stream))])
+    assert parse([stream]) == one_by_one
+    assert parse([stream[:cut], stream[cut:]]) == one_by_one
 
 
 def test_plain_events_are_read_with_and_without_names() -> None:
-    assert read([b"data: 1\n\ndata: 2\n\ndata: 3"]) == [(b"", b"1"), (b"", b"2"), (b"", b"3")]
-    named = b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\nevent: c\n"
-    assert read([named]) == [(b"a", b"1"), (b"b", b"2")]
-    assert read([b"data: 1\n\ndata: 2\ndata: 3\n\n"]) == [(b"", b"1"), (b"", b"2\n3")]
+    assert parse([b"data: 1\n\ndata: 2\n\ndata: 3"]) == [(b"", b"1"), (b"", b"2"), (b"", b"3")]
+    stream = b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\nevent: c\n"
+    assert parse([stream]) == [(b"a", b"1"), (b"b", b"2")]
+    assert parse([b"data: 1\n\ndata: 2\ndata: 3\n\n"]) == [(b"", b"1"), (b"", b"2\n3")]
 
 
 def test_an_event_without_data_and_one_with_two_lines_are_not_taken_for_two_events() -> None:
-    assert read([b"event: a\n\nevent: b\ndata: 1\ndata: 2\n\n"]) == [(b"b", b"1\n2")]
+    assert parse([b"event: a\n\nevent: b\ndata: 1\ndata: 2\n\n"]) == [(b"b", b"1\n2")]

@@ -1,5 +1,5 @@
-"""An event that is another piece of a text or of a call is read as any event is, and changes the
-answer alike."""
+"""The fast reader of an event that continues a text or a call gives the same as the reader of
+any event."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ WIRES: dict[str, tuple[type[StreamParser], list[dict[str, Any]]]] = {
 }
 
 
-def read(parser: StreamParser, events: list[Any], at_once: bool = True) -> Any:
+def parse(parser: StreamParser, events: list[Any], at_once: bool = True) -> Any:
     """Return the deltas, and the answer or its error's class and text."""
     deltas: list[Delta] = []
     data = [b"data: %b\n\n" % json.dumps(event).encode() for event in events]
@@ -180,7 +180,7 @@ def read(parser: StreamParser, events: list[Any], at_once: bool = True) -> Any:
 
 
 def any_event(kind: type[StreamParser]) -> StreamParser:
-    """A parser that reads every event as any event."""
+    """Return a parser that reads every event with the general reader."""
     return type(f"Any{kind.__name__}", (kind,), {"_piece_decoder": None})()
 
 
@@ -188,8 +188,8 @@ def any_event(kind: type[StreamParser]) -> StreamParser:
 @pytest.mark.parametrize("at_once", [True, False])
 def test_pieces_are_read_as_any_event_is(name: str, at_once: bool) -> None:
     kind, events = WIRES[name]
-    deltas, answer = read(kind(), events, at_once)
-    assert (deltas, answer) == read(any_event(kind), events)
+    deltas, answer = parse(kind(), events, at_once)
+    assert (deltas, answer) == parse(any_event(kind), events)
     assert answer.text == "I look."
     assert answer.calls[0].arguments == {"a": 1}
     assert "".join([one.text for one in deltas if one.kind == "text"]) == "I look."
@@ -199,20 +199,24 @@ def test_pieces_are_read_as_any_event_is(name: str, at_once: bool) -> None:
 def test_a_stream_with_a_changed_event_is_read_alike(name: str) -> None:
     kind, events = WIRES[name]
     for place, event in enumerate(events):
-        for changed in variants(event):
-            stream = [*events[:place], changed, *events[place + 1 :]]
-            # One by one: at once, an event of another form leaves all of them to `any_event`.
-            found = read(kind(), stream, at_once=False)
-            assert found == read(any_event(kind), stream, at_once=False), changed
+        for variant in variants(event):
+            stream = [*events[:place], variant, *events[place + 1 :]]
+            # One by one, since in a batch an event of another form leaves all of them to
+            # `any_event`.
+            answer = parse(kind(), stream, at_once=False)
+            assert answer == parse(any_event(kind), stream, at_once=False), variant
 
 
 @pytest.mark.parametrize("name", WIRES)
 def test_a_stream_with_a_missing_or_repeated_event_is_read_alike(name: str) -> None:
     kind, events = WIRES[name]
     for place, event in enumerate(events):
-        for found in ([], [event, event]):
-            stream = [*events[:place], *found, *events[place + 1 :]]
-            assert read(kind(), stream) == read(any_event(kind), stream), (place, len(found))
+        for replacement in ([], [event, event]):
+            stream = [*events[:place], *replacement, *events[place + 1 :]]
+            assert parse(kind(), stream) == parse(any_event(kind), stream), (
+                place,
+                len(replacement),
+            )
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -228,5 +232,5 @@ def test_pieces_are_decoded_without_the_reading_of_any_event(
         whole(parser, name, data)
 
     monkeypatch.setattr(kind, "_event", counted)
-    read(kind(), events, at_once=False)
+    parse(kind(), events, at_once=False)
     assert len(read_any) < len(events)

@@ -1,4 +1,4 @@
-"""Tool calls as text: for models that cannot call tools, on every wire."""
+"""Tool calls as text, for models that cannot call tools, on every wire."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def read(said: str, finish: str = "stop") -> Any:
+def parse(content: str, finish: str = "stop") -> Any:
     return wire(WIRE).parse(
-        json.dumps(chat({"role": "assistant", "content": said}, finish)).encode()
+        json.dumps(chat({"role": "assistant", "content": content}, finish)).encode()
     )
 
 
@@ -77,18 +77,20 @@ def test_a_conversation_with_a_model_that_cannot_call_tools() -> None:
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_a_stream_tells_text_as_text_and_calls_as_calls(size: int) -> None:
     body = sse(text(f"See <b>this</b> <tool: {CALL}{CALL} and < that"), size).encode()
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer(
         [Stream([body[at : at + size] for at in range(0, len(body), size)])]
     ) as server:
         llm = LLM("m", base_url=server.url, tool_calls="text", stream=True)
-        answer = llm.completion("1 + 2?", [_Definition()], on_delta=seen.append)
+        answer = llm.completion("1 + 2?", [_Definition()], on_delta=deltas.append)
         llm.close()
     assert answer.text == "See <b>this</b> <tool:  and < that"
     assert [call.arguments for call in answer.calls] == [{"a": 1, "b": 2}] * 2
-    assert "".join(delta.text for delta in seen if delta.kind == "text") == answer.text
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == answer.text
     assert [
-        (delta.index, delta.name, json.loads(delta.text)) for delta in seen if delta.kind == "tool"
+        (delta.index, delta.name, json.loads(delta.text))
+        for delta in deltas
+        if delta.kind == "tool"
     ] == [
         (0, "add", {"a": 1, "b": 2}),
         (1, "add", {"a": 1, "b": 2}),
@@ -128,7 +130,7 @@ class _Definition:
     ],
 )
 def test_calls_are_found_as_models_write_them(said: str, rest: str, calls: list[Any]) -> None:
-    answer = read(said)
+    answer = parse(said)
     assert (answer.text, [(call.name, call.arguments) for call in answer.calls]) == (rest, calls)
     assert answer.stop_reason == ("tool_calls" if calls else "stop")
     assert not any(call.invalid for call in answer.calls)
@@ -145,7 +147,7 @@ def test_calls_are_found_as_models_write_them(said: str, rest: str, calls: list[
     ],
 )
 def test_a_call_that_cannot_be_read_is_told_so(block: str, name: str, why: str) -> None:
-    call = read(f"<tool_call>{block}</tool_call>").calls[0]
+    call = parse(f"<tool_call>{block}</tool_call>").calls[0]
     assert (call.name, call.arguments) == (name, {})
     assert why in call.invalid
     again = json.loads(wire(WIRE).assistant("", (call,), NO_NATIVE, {}))
@@ -153,7 +155,7 @@ def test_a_call_that_cannot_be_read_is_told_so(block: str, name: str, why: str) 
 
 
 def test_a_call_that_was_cut_off_is_not_run() -> None:
-    answer = read('see <tool_call>{"name": "add", "arguments": {"a": 1', finish="length")
+    answer = parse('see <tool_call>{"name": "add", "arguments": {"a": 1', finish="length")
     assert not answer.calls
     assert answer.stop_reason == "length"
     assert "<tool_call>" in answer.text
@@ -189,9 +191,9 @@ def test_a_name_with_text_is_known() -> None:
 )
 @settings(deadline=None, max_examples=examples(200))
 def test_any_text_is_read(parts: list[str]) -> None:
-    said = "".join(parts)
-    assert len(read_text(said)[0]) <= len(said)
-    for call in read(said or "x").calls:
+    content = "".join(parts)
+    assert len(read_text(content)[0]) <= len(content)
+    for call in parse(content or "x").calls:
         assert call.invalid or call.name
 
 
@@ -226,9 +228,9 @@ def test_a_model_that_never_calls_ends_its_work() -> None:
     ],
 )
 def test_what_only_looks_like_a_call_is_text(said: str) -> None:
-    answer = read(said)
+    answer = parse(said)
     assert (answer.text, answer.calls, answer.stop_reason) == (said, (), "stop")
-    assert told(said, 1) == (said, [])
+    assert deltas_of(said, 1) == (said, [])
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_what_only_looks_like_a_call_is_text(said: str) -> None:
             f"{CALL}\n<tool_result>4</tool_result>\n{CALL}",
             "",
             1,
-        ),  # what follows a made-up result is made up
+        ),  # text after an invented result is invented, too
         (f"The tag <tool_call> is there.\n{CALL}", "The tag <tool_call> is there.", 1),
         ('<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}}</tool_call>', "", 1),
         (f"the <think> tag\n{CALL}", "the <think> tag", 1),
@@ -253,24 +255,27 @@ def test_what_only_looks_like_a_call_is_text(said: str) -> None:
     ],
 )
 def test_calls_are_told_from_what_stands_around_them(said: str, rest: str, count: int) -> None:
-    answer = read(said)
+    answer = parse(said)
     assert (answer.text, [call.arguments for call in answer.calls]) == (
         rest,
         [{"a": 1, "b": 2}] * count,
     )
     for size in (1, 5, 10**6):
-        assert told(said, size) == (rest, [(0 + n, "add", '{"a":1,"b":2}') for n in range(count)])
+        assert deltas_of(said, size) == (
+            rest,
+            [(0 + n, "add", '{"a":1,"b":2}') for n in range(count)],
+        )
 
 
-def told(said: str, size: int) -> tuple[str, list[tuple[int, str, str]]]:
-    """What a listener hears of an answer that comes in pieces."""
-    seen: list[Delta] = []
+def deltas_of(content: str, size: int) -> tuple[str, list[tuple[int, str, str]]]:
+    """Return the text and the calls in the deltas of an answer that arrives in pieces."""
+    deltas: list[Delta] = []
     parser = wire(WIRE).stream()
-    parser.feed(sse(text(said), size).encode(), seen.append)
+    parser.feed(sse(text(content), size).encode(), deltas.append)
     parser.finish()
     return (
-        "".join(delta.text for delta in seen if delta.kind == "text"),
-        [(delta.index, delta.name, delta.text) for delta in seen if delta.kind == "tool"],
+        "".join(delta.text for delta in deltas if delta.kind == "text"),
+        [(delta.index, delta.name, delta.text) for delta in deltas if delta.kind == "tool"],
     )
 
 
@@ -296,8 +301,8 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=10), st.integers(1, 30))
 @settings(deadline=None, max_examples=examples(300))
 def test_a_stream_tells_what_the_text_says(parts: list[str], size: int) -> None:
-    answer = read("".join(parts))
-    assert told("".join(parts), size) == (
+    answer = parse("".join(parts))
+    assert deltas_of("".join(parts), size) == (
         answer.text,
         [(n, call.name, call.raw_arguments) for n, call in enumerate(answer.calls)],
     )
@@ -305,7 +310,7 @@ def test_a_stream_tells_what_the_text_says(parts: list[str], size: int) -> None:
 
 def test_a_tag_within_an_argument_ends_nothing() -> None:
     argument = "write <tool_call>x</tool_call>\nlike so"
-    (call,) = read(
+    (call,) = parse(
         f'<tool_call>{{"name": "add", "arguments": {{"a": "{argument}"}}}}</tool_call>'
     ).calls
     assert call.arguments == {"a": argument}
@@ -315,9 +320,9 @@ def test_without_tools_an_answer_is_text() -> None:
     plain = answer_reader(wire(WIRE), False)
     assert plain.name == WIRE
     assert plain.parse(json.dumps(text(CALL)).encode()).text == CALL
-    parser, seen = plain.stream(), list[Delta]()
-    parser.feed(sse(text(CALL), 3).encode(), seen.append)
-    assert (parser.finish().text, "".join(delta.text for delta in seen)) == (CALL, CALL)
+    parser, deltas = plain.stream(), list[Delta]()
+    parser.feed(sse(text(CALL), 3).encode(), deltas.append)
+    assert (parser.finish().text, "".join(delta.text for delta in deltas)) == (CALL, CALL)
     assert answer_reader(wire(WIRE), True).parse(json.dumps(text(CALL)).encode()).calls
     assert answer_reader(wire("gemini"), False) is wire("gemini")
 
@@ -343,22 +348,22 @@ def test_an_answer_with_calls_of_the_providers_own_goes_back_as_text() -> None:
         {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
         {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}},
     ]
-    said = wire("anthropic_messages+text")
-    answer = said.parse(
+    text_wire = wire("anthropic_messages+text")
+    answer = text_wire.parse(
         json.dumps({"type": "message", "content": blocks, "stop_reason": "tool_use"}).encode()
     )
     for native in (
         answer.native,
         msgspec.Raw(json.dumps(blocks).encode()),
-    ):  # the latter as older journals have it
-        message = json.loads(said.assistant(answer.text, answer.calls, native, {}))
+    ):  # the latter occurs in older journals
+        message = json.loads(text_wire.assistant(answer.text, answer.calls, native, {}))
         assert [block["type"] for block in message["content"]] == ["text"]
         assert '"name": "add"' in message["content"][0]["text"]
 
 
 def test_a_stream_is_searched_once() -> None:
-    """Else each piece of a long call costs as much as all before it."""
-    for said in (
+    """Otherwise each piece of a long call costs as much as all before it."""
+    for content in (
         f"see {CALL[:-20]}",
         "a <tool_call>" + "\n" * 1000,
         "```" + " " * 1000,
@@ -366,18 +371,18 @@ def test_a_stream_is_searched_once() -> None:
         "<" * 1000,
     ):
         ahead = TextLookahead()
-        for place in range(len(said)):
-            ahead.feed(said[place])
+        for place in range(len(content)):
+            ahead.feed(content[place])
             assert len(ahead._held_back) < 250  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_call_is_told_when_it_is_known_to_be_one() -> None:
-    seen: list[Delta] = []
+    deltas: list[Delta] = []
     parser = wire(WIRE).stream()
-    parser.feed(sse(text(f"see {CALL}\n</think>\nno"), 10).encode(), seen.append)
-    assert "".join(delta.text for delta in seen) == "see"
+    parser.feed(sse(text(f"see {CALL}\n</think>\nno"), 10).encode(), deltas.append)
+    assert "".join(delta.text for delta in deltas) == "see"
     assert not parser.finish().calls
-    assert "".join(delta.text for delta in seen) == f"see {CALL}\n</think>\nno"
+    assert "".join(delta.text for delta in deltas) == f"see {CALL}\n</think>\nno"
 
 
 @pytest.mark.parametrize("name", WIRES)

@@ -1,5 +1,5 @@
-"""Recorded provider traffic, replayed over a real socket: every answer is read as it was, and goes
-back as it must."""
+"""Recorded provider traffic, replayed over a real socket: every answer is read correctly and
+goes back correctly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECO
 
 
 def spoken(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
-    """A recorded request's messages as items, and its tools."""
+    """Return a recorded request's messages as items, and its tools."""
     items: list[Any] = []
     calls: dict[str, ToolCall] = {}
     for message in request["messages"]:
@@ -30,9 +30,9 @@ def spoken(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
         if message["role"] == "tool":
             items.append((calls[message["tool_call_id"]], ToolResult(content)))
         elif message["role"] == "assistant":
-            made = tuple(recorded_call(entry) for entry in message.get("tool_calls") or [])
-            calls.update((call.provider_id, call) for call in made)
-            items.append(Completion(content or "", calls=made))
+            tool_calls = tuple(recorded_call(entry) for entry in message.get("tool_calls") or [])
+            calls.update((call.provider_id, call) for call in tool_calls)
+            items.append(Completion(content or "", calls=tool_calls))
         elif isinstance(content, list):
             parts = [
                 TextContent(part["text"]) if part["type"] == "text" else ImageContent(b"picture")
@@ -59,13 +59,13 @@ class Definition:
 
 
 def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
-    """Text, calls (id, name, arguments) and usage of a recorded answer, read in the plainest
-    way."""
+    """Return the text, calls (id, name, arguments) and usage of a recorded answer, parsed in the
+    simplest way."""
     if isinstance(body, dict):
         message, usage = body["choices"][0]["message"], body["usage"]
         text, entries = message["content"] or "", message.get("tool_calls") or []
     else:
-        text, usage, found = "", {}, {}
+        text, usage, by_index = "", {}, {}
         for line in body.splitlines():
             if not line.startswith("data: {"):
                 continue
@@ -74,13 +74,13 @@ def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
             for choice in chunk["choices"]:
                 text += choice["delta"].get("content") or ""
                 for piece in choice["delta"].get("tool_calls") or []:
-                    entry = found.setdefault(
+                    entry = by_index.setdefault(
                         piece["index"],
                         {"id": piece.get("id"), "function": {"name": "", "arguments": ""}},
                     )
                     entry["function"]["name"] += piece["function"].get("name") or ""
                     entry["function"]["arguments"] += piece["function"].get("arguments") or ""
-        entries = list(found.values())
+        entries = list(by_index.values())
     tokens = Usage(
         usage["prompt_tokens"],
         usage["completion_tokens"],
@@ -108,7 +108,7 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
         for request, response in recorded:
             llm = streaming if response.is_stream else plain
             items, tools = spoken(request)
-            seen: list[Delta] = []
+            deltas: list[Delta] = []
             if response.status != 200:
                 with pytest.raises(
                     ModelNotFound if response.status == 404 else BadRequest
@@ -118,7 +118,7 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
                 assert response.body["error"]["message"][:200] in str(caught.value)
                 continue
             answer_ = llm.completion(
-                Transcript(items), [Definition(tool) for tool in tools], on_delta=seen.append
+                Transcript(items), [Definition(tool) for tool in tools], on_delta=deltas.append
             )
             text, calls, usage = expected(response.body)
             assert (answer_.text, answer_.usage) == (text, usage)
@@ -128,7 +128,7 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
             assert not any(call.invalid for call in answer_.calls)
             assert answer_.stop_reason == ("tool_calls" if calls else "stop")
             if llm.stream:
-                assert "".join(delta.text for delta in seen if delta.kind == "text") == text
+                assert "".join(delta.text for delta in deltas if delta.kind == "text") == text
         assert server.connections <= 2
         plain.close()
         streaming.close()
@@ -141,14 +141,14 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     ids=lambda path: path.stem,
 )
 def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> None:
-    """One transcript along each recorded conversation: our requests hold the calls and results that
-    the recorded ones hold."""
+    """One transcript follows each recorded conversation. Our requests have the calls and results
+    of the recorded ones."""
     recorded = exchanges(path)
     followed = 0
     for (request, response), (following, _) in itertools.pairwise(recorded):
         before, after = request["messages"], following["messages"]
         if response.status != 200 or after[: len(before)] != before or len(after) < len(before) + 2:
-            continue  # the recording went on with something else
+            continue  # the recording continues with something else
         followed += 1
         items, tools = spoken(request)
         with ModelServer([served(response), {"choices": []}]) as server:
@@ -167,12 +167,12 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
                 transcript.append((call, ToolResult(results[call.provider_id])))
             with pytest.raises(LLMError):
                 llm.completion(transcript, [Definition(tool) for tool in tools])
-            sent = server.requests[1].messages
-        assert sent[: len(before)] == server.requests[0].messages
-        mine, theirs = sent[len(before)], after[len(before)]
+            messages = server.requests[1].messages
+        assert messages[: len(before)] == server.requests[0].messages
+        mine, theirs = messages[len(before)], after[len(before)]
         assert (mine["content"] or None) == (theirs.get("content") or None)
         assert mine.get("tool_calls") == theirs.get("tool_calls")
-        answers = sent[len(before) + 1 :]
+        answers = messages[len(before) + 1 :]
         assert [message["role"] for message in answers] == ["tool"] * len(answer.calls)
         assert [message["tool_call_id"] for message in answers] == [
             call.provider_id for call in answer.calls

@@ -1,5 +1,5 @@
-"""Recorded traffic of Anthropic's Messages API, replayed over a real socket: every answer is read
-as it was, and goes back as it must."""
+"""Recorded traffic of Anthropic's Messages API, replayed over a real socket: every answer is
+read correctly and goes back correctly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.model_server import ModelServer
 
 RECORDINGS = RECORDED / "anthropic_messages"
 FILES = files("anthropic_messages")
-# Recordings of one exchange, or of exchanges that do not go on with the answer before; all others
+# Recordings of one exchange, or of exchanges that do not continue the answer before; all others
 # are followed turn by turn.
 SINGLE = {
     "anthropic__anthropic_advisor_tool_stream",
@@ -48,8 +48,8 @@ pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECO
 
 
 def model_of(request: dict[str, Any], url: str) -> LLM:
-    """An LLM that sends all that the recorded request has beside model, system, messages and
-    stream."""
+    """Return an LLM that sends all fields of the recorded request except model, system, messages
+    and stream."""
     ours = ("model", "system", "messages", "stream")
     extra = {key: value for key, value in request.items() if key not in ours}
     return LLM(
@@ -73,22 +73,24 @@ def system_of(request: dict[str, Any]) -> str | None:
 
 
 def spoken(request: dict[str, Any]) -> list[Any]:
-    """A recorded request's messages as items. An answer with calls ends a batch: two in a row are
-    one."""
+    """Return a recorded request's messages as items. An answer with calls ends a batch: two in a
+    row are one."""
     items: list[Any] = []
     calls: dict[str, ToolCall] = {}
     for message in request["messages"]:
         if message["role"] == "assistant":
-            made = tuple(
+            tool_calls = tuple(
                 ToolCall("", one["name"], one["input"], one["id"])
                 for one in message["content"]
                 if one["type"] == "tool_use"
             )
-            calls.update((call.provider_id, call) for call in made)
+            calls.update((call.provider_id, call) for call in tool_calls)
             text = "".join(one["text"] for one in message["content"] if one["type"] == "text")
             plain = all(one["type"] in ("text", "tool_use") for one in message["content"])
             native = NO_NATIVE if plain else msgspec.Raw(json.dumps(message["content"]).encode())
-            items.append(Completion(text, calls=made, wire="anthropic_messages", native=native))
+            items.append(
+                Completion(text, calls=tool_calls, wire="anthropic_messages", native=native)
+            )
             continue
         answers = [
             (calls[one["tool_use_id"]], recorded_result(one))
@@ -119,14 +121,15 @@ def block(one: dict[str, Any]) -> Content:
         return TextContent(one["text"])
     if one["type"] == "image" and one["source"]["type"] == "base64":
         return ImageContent(b64decode(one["source"]["data"]), one["source"]["media_type"])
-    if one["type"] == "image":  # by URL or file id, which a tool result of ours does not have
+    if one["type"] == "image":  # by URL or file id, which our tool results do not have
         return ImageContent(b"picture")
     assert one["type"] == "tool_reference"
     return TextContent(one["tool_name"])
 
 
 def content_of(body: Any) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
-    """Content, stop reason and usage of a recorded answer, read in the plainest way."""
+    """Return the content, stop reason and usage of a recorded answer, parsed in the simplest
+    way."""
     if isinstance(body, dict):
         return body["content"], body["stop_reason"], body["usage"]
     blocks: dict[int, dict[str, Any]] = {}
@@ -157,7 +160,7 @@ def content_of(body: Any) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
 
 
 def text_of(content: list[dict[str, Any]]) -> str:
-    """Texts one after the other, with an empty line where another block stands between."""
+    """Join the texts, with an empty line where another block is between them."""
     text = ""
     for kind, group in itertools.groupby(
         (one for one in content), key=lambda one: one["type"] == "text"
@@ -168,8 +171,8 @@ def text_of(content: list[dict[str, Any]]) -> str:
 
 
 def sent_back(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Content as it must be in the next request: all of it but who called, where that is the
-    model."""
+    """Return the content as it must be in the next request: without the caller of a call, if
+    that is the model."""
     return [
         {key: value for key, value in one.items() if key != "caller" or value != {"type": "direct"}}
         for one in content
@@ -177,7 +180,7 @@ def sent_back(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def unmarked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages without marks for the cache."""
+    """Return messages without cache marks."""
     return [
         {
             **message,
@@ -202,7 +205,7 @@ def test_every_recorded_answer_is_read_as_it_was_and_goes_back(path: Path) -> No
     with ModelServer([served(response) for _, response in recorded]) as server:
         for request, response in recorded:
             llm = model_of(request, server.url)
-            seen: list[Delta] = []
+            deltas: list[Delta] = []
             if response.status != 200:
                 with pytest.raises(
                     ModelNotFound if response.status == 404 else BadRequest
@@ -211,66 +214,75 @@ def test_every_recorded_answer_is_read_as_it_was_and_goes_back(path: Path) -> No
                 assert caught.value.code == response.body["error"]["type"]
                 assert response.body["error"]["message"] in str(caught.value)
                 continue
-            found = llm.completion(
-                Transcript(spoken(request)), system=system_of(request), on_delta=seen.append
+            answer = llm.completion(
+                Transcript(spoken(request)), system=system_of(request), on_delta=deltas.append
             )
             content, stop, usage = content_of(response.body)
             calls = [one for one in content if one["type"] == "tool_use"]
-            assert found.text == text_of(content)
-            assert found.reasoning == "\n\n".join(
+            assert answer.text == text_of(content)
+            assert answer.reasoning == "\n\n".join(
                 one["thinking"] for one in content if one.get("thinking")
             )
-            assert [(call.provider_id, call.name, call.arguments) for call in found.calls] == [
+            assert [(call.provider_id, call.name, call.arguments) for call in answer.calls] == [
                 (one["id"], one["name"], one["input"]) for one in calls
             ]
-            assert not any(call.invalid for call in found.calls)
-            assert found.stop_reason == {"end_turn": "stop", "tool_use": "tool_calls"}[stop]
-            read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
+            assert not any(call.invalid for call in answer.calls)
+            assert answer.stop_reason == {"end_turn": "stop", "tool_use": "tool_calls"}[stop]
+            cache_reads, cache_writes = (
+                usage["cache_read_input_tokens"],
+                usage["cache_creation_input_tokens"],
+            )
             thought = usage.get("output_tokens_details", {}).get("thinking_tokens", 0)
-            # The top-level counts leave out what an advisor used.
+            # The top-level counts exclude the tokens of an advisor.
             others = [one for one in usage.get("iterations", ()) if one["type"] != "message"]
-            assert found.usage == Usage(
-                usage["input_tokens"] + read + written + sum(one["input_tokens"] for one in others),
+            assert answer.usage == Usage(
+                usage["input_tokens"]
+                + cache_reads
+                + cache_writes
+                + sum(one["input_tokens"] for one in others),
                 usage["output_tokens"] + sum(one["output_tokens"] for one in others),
-                read,
-                written,
+                cache_reads,
+                cache_writes,
                 thought,
             )
-            assert found.model.startswith(request["model"].removesuffix("-0"))
-            assert found.response_id.startswith("msg_")
+            assert answer.model.startswith(request["model"].removesuffix("-0"))
+            assert answer.response_id.startswith("msg_")
             if llm.stream:
-                for kind, whole in (("text", found.text), ("reasoning", found.reasoning)):
-                    assert "".join(delta.text for delta in seen if delta.kind == kind) == whole
-                for index, call in enumerate(found.calls):
+                for kind, whole in (("text", answer.text), ("reasoning", answer.reasoning)):
+                    assert "".join(delta.text for delta in deltas if delta.kind == kind) == whole
+                for index, call in enumerate(answer.calls):
                     mine = [
-                        delta for delta in seen if delta.kind == "tool" and delta.index == index
+                        delta for delta in deltas if delta.kind == "tool" and delta.index == index
                     ]
                     assert [delta.name for delta in mine] == [call.name] + [""] * (len(mine) - 1)
                     assert json.loads("".join(delta.text for delta in mine)) == call.arguments
             plain = all(
                 one["type"] in ("text", "tool_use") and not one.get("citations") for one in content
             )
-            assert bool(found.native) is not plain
-            again = Completion.from_json(found.to_json())  # by way of the journal
+            assert bool(answer.native) is not plain
+            again = Completion.from_json(answer.to_json())  # through the journal
             echo = json.loads(
                 anthropic_messages.assistant(again.text, again.calls, again.native, {})
             )
             assert echo == {"role": "assistant", "content": sent_back(content)}
-            sent = server.requests[-1]
-            assert sent.path == "/v1/messages"
-            assert (sent.headers["x-api-key"], sent.headers["anthropic-version"]) == (
+            http_request = server.requests[-1]
+            assert http_request.path == "/v1/messages"
+            assert (
+                http_request.headers["x-api-key"],
+                http_request.headers["anthropic-version"],
+            ) == (
                 "key",
                 "2023-06-01",
             )
-            assert sent.json["max_tokens"] == request["max_tokens"]
+            assert http_request.json["max_tokens"] == request["max_tokens"]
 
 
 @pytest.mark.parametrize(
     "path", [path for path in FILES if path.stem not in SINGLE], ids=lambda path: path.stem
 )
 def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> None:
-    """One transcript along each recorded conversation: our requests hold the answers and results
-    that the recorded ones hold."""
+    """One transcript follows each recorded conversation. Our requests have the answers and
+    results of the recorded ones."""
     followed = 0
     for (request, response), (following, _) in itertools.pairwise(exchanges(path)):
         before, after = unmarked(request["messages"]), unmarked(following["messages"])
@@ -280,7 +292,7 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
             or len(after) < len(before) + 2
             or after[len(before)]["content"][0]["type"] != content[0]["type"]
         ):
-            continue  # the recording went on with something else
+            continue  # the recording continues with something else
         followed += 1
         theirs = after[len(before)]["content"]
         with ModelServer([served(response), {}]) as server:
@@ -300,29 +312,31 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
                 transcript.append(spoken({"messages": [after[len(before) + 1]]})[0])
             with pytest.raises(LLMError):
                 llm.completion(transcript, system=system_of(request))
-            first, sent = (
+            first, second = (
                 unmarked(server.requests[0].messages),
                 unmarked(server.requests[1].messages),
             )
             marks = server.requests[1].body.count(b'"cache_control":{"type":"ephemeral"}')
-        assert sent[: len(first)] == first
-        assert sent[len(first)] == {"role": "assistant", "content": sent_back(theirs)}
-        assert len(sent) == len(first) + 2  # one user message for all results
-        mine = sent[len(first) + 1]["content"]
+        assert second[: len(first)] == first
+        assert second[len(first)] == {"role": "assistant", "content": sent_back(theirs)}
+        assert len(second) == len(first) + 2  # one user message for all results
+        mine = second[len(first) + 1]["content"]
         assert marks in (2, 3)
         if not answer.calls:
             assert mine == after[len(before) + 1]["content"]
             continue
         assert [one["tool_use_id"] for one in mine] == [call.provider_id for call in answer.calls]
         for one in mine:
-            wanted = results[one["tool_use_id"]]["content"]
-            if isinstance(wanted, list) and any(part["type"] == "image" for part in wanted):
-                assert [part["type"] for part in one["content"]] == ["image"] * len(wanted)
-                for part, picture in zip(one["content"], wanted, strict=True):
+            expected = results[one["tool_use_id"]]["content"]
+            if isinstance(expected, list) and any(part["type"] == "image" for part in expected):
+                assert [part["type"] for part in one["content"]] == ["image"] * len(expected)
+                for part, picture in zip(one["content"], expected, strict=True):
                     assert part == picture or picture["source"]["type"] != "base64"
             else:
                 assert one["content"] == (
-                    wanted if isinstance(wanted, str) else "".join(part["text"] for part in wanted)
+                    expected
+                    if isinstance(expected, str)
+                    else "".join(part["text"] for part in expected)
                 )
     assert followed
 
@@ -331,15 +345,14 @@ def recording(name: str) -> list[tuple[dict[str, Any], RecordedResponse]]:
     return exchanges(RECORDINGS / f"{name}.json")
 
 
-def made(request: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-    """The request that we make of a recorded one with parameters of our own in place of the
-    provider's."""
+def our_request(request: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    """Return our request for a recorded one, with our parameters instead of the provider's."""
     tools = [
         ToolDefinition(one["name"], one["description"], one["input_schema"])
         for one in request.get("tools", [])
     ]
-    given = {"max_output_tokens": request["max_tokens"], "prompt_caching": False, **parameters}
-    head = anthropic_messages.head(request["model"], system_of(request) or "", tools, given, {})
+    settings = {"max_output_tokens": request["max_tokens"], "prompt_caching": False, **parameters}
+    head = anthropic_messages.head(request["model"], system_of(request) or "", tools, settings, {})
     transcript = Transcript(spoken(request))
     return json.loads(
         anthropic_messages.body(
@@ -349,42 +362,44 @@ def made(request: dict[str, Any], **parameters: Any) -> dict[str, Any]:
 
 
 def same(request: dict[str, Any]) -> dict[str, Any]:
-    """A recorded request without what is a default of the API, or another way to say the same."""
-    found = {
+    """Return a recorded request without defaults of the API and in our spelling."""
+    copied = {
         key: value
         for key, value in request.items()
         if key != "stream" and (key != "tool_choice" or value != {"type": "auto"})
     }
-    for message in found["messages"]:
+    for message in copied["messages"]:
         for one in message["content"]:
             if one["type"] == "tool_result":
                 if isinstance(one["content"], list):
                     one["content"] = one["content"][0]["text"]
                 if not one["is_error"]:
                     del one["is_error"]
-    return found
+    return copied
 
 
 def test_structured_output_is_asked_for_as_it_was_recorded() -> None:
     for request, _ in recording("anthropic__output__strict_none_tool_native_output"):
         schema = request["output_config"]["format"]["schema"]
-        wanted = {
+        response_format = {
             "type": "json_schema",
             "json_schema": {"name": "city", "schema": schema, "strict": True},
         }
-        assert made(request, response_format=wanted) == same(request)
+        assert our_request(request, response_format=response_format) == same(request)
 
 
 def test_thinking_is_asked_for_as_it_was_recorded() -> None:
     for request, _ in recording("anthropic__anthropic_tool_with_thinking"):
-        assert made(request, reasoning_budget=request["thinking"]["budget_tokens"]) == same(request)
+        assert our_request(request, reasoning_budget=request["thinking"]["budget_tokens"]) == same(
+            request
+        )
 
 
 def test_an_effort_is_asked_for_as_it_was_recorded() -> None:
     for request, _ in recording(
         "anthropic__anthropic_explicit_effort_xhigh_unsupported_model_errors"
     ):
-        assert made(request, reasoning_effort="xhigh") == {
+        assert our_request(request, reasoning_effort="xhigh") == {
             **same(request),
             "thinking": {"type": "adaptive"},
         }

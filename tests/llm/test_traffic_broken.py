@@ -1,5 +1,5 @@
-"""Answers of any shape, on every wire, plain and streamed: each is an answer or an `LLMError`, and
-no answer breaks a later request."""
+"""Answers of any shape, on every wire, plain and streamed: each is an answer or an `LLMError`,
+and no answer breaks a later request."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ anything = st.recursive(
 
 
 def check(reader: Reader, text: str, is_stream: bool) -> None:
-    """Read an answer, and send it back."""
+    """Read an answer and send it back."""
     data = text.encode("utf-8", "surrogatepass")
     outcome = reader.stream([data], text) if is_stream else reader.plain(data, text)
     if isinstance(outcome, Completion):
@@ -287,8 +287,8 @@ def test_any_json_is_an_answer_or_an_error(name: str, data: st.DataObject) -> No
             values = value if isinstance(value, list) else [value]
             fields = chain((event.fields for event in framing.events), repeat(()))
             events = [
-                StreamEvent(mutations.dump(one), given)
-                for one, given in zip(values, fields, strict=False)
+                StreamEvent(mutations.dump(one), event_name)
+                for one, event_name in zip(values, fields, strict=False)
             ]
             text = framing.render(events).decode("utf-8", "surrogatepass")
         check(Reader(wire(name)), text, response.is_stream)
@@ -307,7 +307,8 @@ def test_what_is_whole_is_an_answer(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WIRES)
 def test_every_place_may_hold_anything(name: str) -> None:
-    """Every place, not only the first and the last of a shape, as in `check_mutations`."""
+    """Every place is changed, not only the first and the last of a shape, as in
+    `check_mutations`."""
     reader, framing = Reader(wire(name)), Framing.of(EXCHANGES[name].responses[1].body)
     for path in mutations.paths(PLAIN[name]):
         for number in range(mutations.number_of_wrong(path)):
@@ -316,8 +317,8 @@ def test_every_place_may_hold_anything(name: str) -> None:
         for path in mutations.paths(event.value):
             for number in range(mutations.number_of_wrong(path)):
                 text, _ = mutations.wrong_text(event.value, path, number)
-                changed = framing.render(framing.replaced(position, StreamEvent(text)))
-                check(reader, changed.decode("utf-8", "surrogatepass"), True)
+                variant = framing.render(framing.replaced(position, StreamEvent(text)))
+                check(reader, variant.decode("utf-8", "surrogatepass"), True)
     for value in mutations.WRONG:
         check(reader, as_stream(value if isinstance(value, list) else [value]), True)
 
@@ -352,8 +353,8 @@ def test_nesting_without_end_is_no_answer(name: str, data: bytes) -> None:
     ],
 )
 def test_counts_that_are_none_lose_no_answer(usage: bytes) -> None:
-    said = b'"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"'
-    data = b'{"choices":[{' + said + b'}],"usage":' + usage + b"}"
+    choice = b'"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"'
+    data = b'{"choices":[{' + choice + b'}],"usage":' + usage + b"}"
     answer = wire("openai_chat").parse(data)
     assert (answer.text, answer.usage.input_tokens) == ("hi", 0)
     parser = wire("openai_chat").stream()

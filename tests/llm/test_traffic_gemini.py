@@ -1,5 +1,5 @@
-"""Recorded Gemini traffic, replayed over a real socket: every answer is read as it was, and goes
-back as it must."""
+"""Recorded Gemini traffic, replayed over a real socket: every answer is read correctly and goes
+back correctly."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ OURS = {"contents", "systemInstruction"}
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDED}")
 
 
-# --- recordings, read in the plainest way ---
+# --- recordings, parsed in the simplest way ---
 
 
 def exchanges(path: Path) -> list[tuple[dict[str, Any], wires.RecordedResponse]]:
-    """The requests of a recording, with their paths, and their responses."""
+    """Return the requests of a recording, with their paths, and their responses."""
     return [(one.request, one.response) for one in wires.load(path)]
 
 
 def camel(value: Any) -> Any:
-    """The keys of parts in the one spelling; the API takes both."""
+    """Return the value with the keys of parts in camel case; the API takes both spellings."""
     if isinstance(value, dict):
-        made = {
+        converted = {
             re.sub(r"_([a-z])", lambda m: m[1].upper(), key): camel(item)
             for key, item in value.items()
         }
-        return {**made, **{key: value[key] for key in ("args", "response") if key in value}}
+        return {**converted, **{key: value[key] for key in ("args", "response") if key in value}}
     return [camel(item) for item in value] if isinstance(value, list) else value
 
 
@@ -63,7 +63,8 @@ def chunks(body: Any) -> list[dict[str, Any]]:
 
 
 def recorded_parts(body: Any) -> list[dict[str, Any]]:
-    """The parts of an answer: pieces of text without a signature joined, empty ones left out."""
+    """Return the parts of an answer: pieces of text without a signature are joined, empty ones
+    left out."""
     parts: list[dict[str, Any]] = []
     for chunk in chunks(body):
         for part in chunk["candidates"][0].get("content", {}).get("parts", []):
@@ -102,7 +103,7 @@ def recorded_usage(body: Any) -> Usage:
 
 
 def signed(part: dict[str, Any]) -> dict[str, Any]:
-    """A part with its signature as bytes, whichever base64 it came in."""
+    """Return a part with its signature as bytes, decoded from either kind of base64."""
     signature = part.get("thoughtSignature")
     if signature is None:
         return part
@@ -129,7 +130,7 @@ def answered(response: dict[str, Any]) -> ToolResult:
     return ToolResult(value if isinstance(value, str) else json.dumps(value))
 
 
-def said(content: dict[str, Any]) -> Message:
+def user_message(content: dict[str, Any]) -> Message:
     blocks: list[Content] = []
     for part in content["parts"]:
         if "inlineData" in part:
@@ -144,7 +145,7 @@ def said(content: dict[str, Any]) -> Message:
 
 
 def spoken(body: dict[str, Any]) -> list[Any]:
-    """A recorded request's contents as items; answers of the model in their own form."""
+    """Return a recorded request's contents as items, with the model's answers in native form."""
     items: list[Any] = []
     calls: tuple[ToolCall, ...] = ()
     for content in camel(body["contents"]):
@@ -163,7 +164,7 @@ def spoken(body: dict[str, Any]) -> list[Any]:
         elif results:
             items += [(call, answered(result)) for call, result in zip(calls, results, strict=True)]
         else:
-            items.append(said(content))
+            items.append(user_message(content))
     return items
 
 
@@ -178,16 +179,16 @@ class Definition:
         )
 
 
-def asked(body: dict[str, Any]) -> tuple[list[Definition], dict[str, Any], str]:
-    """The tools, the rest that goes through extra_body, and the system prompt of a recorded
-    request."""
+def request_parts(body: dict[str, Any]) -> tuple[list[Definition], dict[str, Any], str]:
+    """Return the tools, the rest that goes through extra_body, and the system prompt of a
+    recorded request."""
     tools: Any = body.get("tools") or []
     declared: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for tool in [tools] if isinstance(tools, dict) else tools:
-        found = tool.get("functionDeclarations") or tool.get("function_declarations")
-        declared += found or []
-        others += [] if found else [tool]
+        declarations = tool.get("functionDeclarations") or tool.get("function_declarations")
+        declared += declarations or []
+        others += [] if declarations else [tool]
     rest = {key: value for key, value in body.items() if key not in OURS and key != "tools"}
     system = body.get("systemInstruction", {"parts": [{"text": ""}]})["parts"][0]["text"]
     return (
@@ -198,7 +199,7 @@ def asked(body: dict[str, Any]) -> tuple[list[Definition], dict[str, Any], str]:
 
 
 def client(server: ModelServer, request: dict[str, Any], rest: dict[str, Any]) -> LLM:
-    """An LLM that asks as the recorded request does."""
+    """Return an LLM that makes the recorded request."""
     path = request["path"].removeprefix("/v1beta1").removeprefix("/v1beta")
     start, _, model = path.partition("/models/")
     name, _, verb = model.partition(":")
@@ -214,7 +215,7 @@ def client(server: ModelServer, request: dict[str, Any], rest: dict[str, Any]) -
     )
 
 
-# --- the proofs ---
+# --- tests ---
 
 
 @pytest.mark.slow
@@ -223,10 +224,10 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     recorded = exchanges(path)
     with ModelServer([served(response) for _, response in recorded]) as server:
         for number, (request, response) in enumerate(recorded):
-            tools, rest, system = asked(request["body"])
+            tools, rest, system = request_parts(request["body"])
             llm = client(server, request, rest)
             transcript = Transcript(spoken(request["body"]))
-            seen: list[Delta] = []
+            deltas: list[Delta] = []
             if response.status != 200:
                 with pytest.raises(
                     ModelNotFound if response.status == 404 else BadRequest
@@ -235,64 +236,64 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
                 assert caught.value.code == response.body["error"]["status"]
                 assert response.body["error"]["message"][:200] in str(caught.value)
                 continue
-            found = llm.completion(transcript, tools, system=system, on_delta=seen.append)
+            answer = llm.completion(transcript, tools, system=system, on_delta=deltas.append)
             body = response.body
             parts = recorded_parts(body)
             last = chunks(body)[-1]
             text = "".join(part.get("text", "") for part in parts)
-            assert (found.text, found.usage) == (text, recorded_usage(body))
-            assert [(call.name, call.arguments, call.provider_id) for call in found.calls] == [
+            assert (answer.text, answer.usage) == (text, recorded_usage(body))
+            assert [(call.name, call.arguments, call.provider_id) for call in answer.calls] == [
                 (call.name, call.arguments, call.provider_id) for call in recorded_calls(parts)
             ]
-            assert found.stop_reason == ("tool_calls" if found.calls else "stop")
-            assert (found.model, found.response_id) == (
+            assert answer.stop_reason == ("tool_calls" if answer.calls else "stop")
+            assert (answer.model, answer.response_id) == (
                 last["modelVersion"],
                 last.get("responseId", ""),
             )
-            assert bool(found.native) == any(
+            assert bool(answer.native) == any(
                 part.keys() - {"text", "functionCall"} for part in parts
             )
             if isinstance(body, str):
-                assert "".join(delta.text for delta in seen if delta.kind == "text") == text
-                assert [delta.name for delta in seen if delta.kind == "tool"] == [
-                    call.name for call in found.calls
+                assert "".join(delta.text for delta in deltas if delta.kind == "text") == text
+                assert [delta.name for delta in deltas if delta.kind == "tool"] == [
+                    call.name for call in answer.calls
                 ]
-                assert [json.loads(delta.text) for delta in seen if delta.kind == "tool"] == [
-                    call.arguments for call in found.calls
+                assert [json.loads(delta.text) for delta in deltas if delta.kind == "tool"] == [
+                    call.arguments for call in answer.calls
                 ]
-            sent = server.requests[number]
-            assert sent.path == re.sub(r"^/v1beta1?", "/v1", request["path"])
-            assert sent.headers["x-goog-api-key"] == "key"
-            same_request(sent.json, request["body"])
+            http_request = server.requests[number]
+            assert http_request.path == re.sub(r"^/v1beta1?", "/v1", request["path"])
+            assert http_request.headers["x-goog-api-key"] == "key"
+            same_request(http_request.json, request["body"])
 
 
-def same_request(sent: dict[str, Any], recorded: dict[str, Any]) -> None:
-    """What was sent says what the recorded request said, in the spelling of the documentation."""
+def same_request(actual: dict[str, Any], recorded: dict[str, Any]) -> None:
+    """Check that the sent request equals the recorded one, in the spelling of the documentation."""
     theirs = camel({"tools": recorded.get("tools") or []})["tools"]
     theirs = [theirs] if isinstance(theirs, dict) else theirs
     functions = [
-        entry for tool in sent.get("tools", []) for entry in tool.get("functionDeclarations", [])
+        entry for tool in actual.get("tools", []) for entry in tool.get("functionDeclarations", [])
     ]
     expected = [entry for tool in theirs for entry in tool.get("functionDeclarations", [])]
     assert [(entry["name"], entry["description"]) for entry in functions] == [
         (entry["name"], entry["description"]) for entry in expected
     ]
     assert [entry["parametersJsonSchema"] for entry in functions] == [
-        tool.input_schema for tool in asked(recorded)[0]
+        tool.input_schema for tool in request_parts(recorded)[0]
     ]
-    assert [tool for tool in sent.get("tools", []) if "functionDeclarations" not in tool] == asked(
-        recorded
-    )[1].get("tools", [])
-    assert sent.get("systemInstruction", {}).get("parts") == recorded.get(
+    assert [
+        tool for tool in actual.get("tools", []) if "functionDeclarations" not in tool
+    ] == request_parts(recorded)[1].get("tools", [])
+    assert actual.get("systemInstruction", {}).get("parts") == recorded.get(
         "systemInstruction", {}
     ).get("parts")
     for key in ("generationConfig", "toolConfig", "cachedContent"):
-        assert sent.get(key) == recorded.get(key)
+        assert actual.get(key) == recorded.get(key)
     before = camel(recorded["contents"])
-    assert [content["role"] for content in sent["contents"]] == [
+    assert [content["role"] for content in actual["contents"]] == [
         content["role"] for content in before
     ]
-    for mine, content in zip(sent["contents"], before, strict=True):
+    for mine, content in zip(actual["contents"], before, strict=True):
         if content["role"] == "model":
             assert echoed(mine["parts"]) == echoed(content["parts"])
         elif not recorded_results(content):
@@ -303,7 +304,7 @@ def same_request(sent: dict[str, Any], recorded: dict[str, Any]) -> None:
 
 
 def plain(part: dict[str, Any]) -> dict[str, Any]:
-    """A part with its data in standard base64."""
+    """Return a part with its data in standard base64."""
     if "inlineData" not in part:
         return part
     data = part["inlineData"]["data"].replace("-", "+").replace("_", "/")
@@ -314,9 +315,9 @@ PLACEHOLDER = base64.b64decode("skip_thought_signature_validator".replace("_", "
 
 
 def echoed(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Parts as they must go back, for a comparison: without the word that stands for a signature
-    that was none, and without the ids that another client made up."""
-    made: list[dict[str, Any]] = []
+    """Return parts as they must go back, for a comparison: without the placeholder of a missing
+    signature, and without ids that another client made up."""
+    copies: list[dict[str, Any]] = []
     for part in map(signed, parts):
         if part.get("thoughtSignature") == PLACEHOLDER:
             part = {key: value for key, value in part.items() if key != "thoughtSignature"}
@@ -326,26 +327,26 @@ def echoed(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 **part,
                 "functionCall": {key: value for key, value in call.items() if key != "id"},
             }
-        made.append(part)
-    return made
+        copies.append(part)
+    return copies
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recorded_answer_goes_back_as_it_came(path: Path) -> None:
-    """Every part with its signature, in its place: thoughts, calls, server tools and their results,
-    the empty text at the end."""
+    """Every part goes back with its signature, in its place: thoughts, calls, server tools and
+    their results, the empty text at the end."""
     for request, response in exchanges(path):
         if response.status != 200:
             continue
-        tools, rest, _ = asked(request["body"])
+        tools, rest, _ = request_parts(request["body"])
         with ModelServer([served(response), {"candidates": []}]) as server:
             llm = client(server, request, rest)
             transcript = Transcript(spoken(request["body"]))
             before = len(transcript)
-            found = llm.completion(transcript, tools)
-            transcript.append(found)
-            for call in found.calls:
+            answer = llm.completion(transcript, tools)
+            transcript.append(answer)
+            for call in answer.calls:
                 transcript.append((call, ToolResult("done")))
             transcript.say("go on")
             with pytest.raises(LLMError):
@@ -361,7 +362,7 @@ def test_every_recorded_answer_goes_back_as_it_came(path: Path) -> None:
             for part in parts
             if "functionCall" in part
         ]
-        if found.calls:  # without a signature Gemini 3 would refuse it
+        if answer.calls:  # without a signature Gemini 3 would refuse it
             first = next(part for part in mine["parts"] if "functionCall" in part)
             assert first["thoughtSignature"]
 
@@ -372,38 +373,38 @@ def test_every_recorded_answer_goes_back_as_it_came(path: Path) -> None:
     ids=lambda path: path.stem,
 )
 def test_every_recorded_conversation_goes_on_in_one_transcript(path: Path) -> None:
-    """One transcript along each recorded conversation: our requests hold the calls and results that
-    the recorded ones hold."""
+    """One transcript follows each recorded conversation. Our requests have the calls and results
+    of the recorded ones."""
     recorded = exchanges(path)
     transcript = Transcript(spoken(recorded[0][0]["body"]))
     followed = 0
     with ModelServer([served(response) for _, response in recorded]) as server:
         end = ({"body": {"contents": []}}, wires.RecordedResponse(None))
         for (request, response), (following, _) in itertools.pairwise([*recorded, end]):
-            tools, rest, system = asked(request["body"])
+            tools, rest, system = request_parts(request["body"])
             if response.status != 200:
                 break
-            found = client(server, request, rest).completion(transcript, tools, system=system)
+            answer = client(server, request, rest).completion(transcript, tools, system=system)
             same_request(server.requests[-1].json, request["body"])
             news = camel(following["body"]["contents"])[len(request["body"]["contents"]) :]
             if not news:
                 continue  # the last one
             followed += 1
-            transcript.append(found)
-            assert echoed(json.loads(native_or_built(found, transcript))["parts"]) == echoed(
+            transcript.append(answer)
+            assert echoed(json.loads(native_or_built(answer, transcript))["parts"]) == echoed(
                 news[0]["parts"]
             )
             results = recorded_results(news[1])
-            for call, result in zip(found.calls, results, strict=True):
+            for call, result in zip(answer.calls, results, strict=True):
                 if call.provider_id:
                     assert result["id"] == call.provider_id
                 transcript.append((call, answered(result)))
             for content in news[2:]:
-                transcript.append(said(content))
+                transcript.append(user_message(content))
     assert followed
 
 
-def native_or_built(found: Completion, transcript: Transcript) -> bytes:
+def native_or_built(completion: Completion, transcript: Transcript) -> bytes:
     from holdfast.llm.wires import gemini
 
-    return transcript.fragments(gemini, {call.name: call.name for call in found.calls})[-1]
+    return transcript.fragments(gemini, {call.name: call.name for call in completion.calls})[-1]

@@ -1,5 +1,5 @@
-"""Recorded traffic of the Responses API, replayed over a real socket: every answer is read as it
-was, and goes back as it must."""
+"""Recorded traffic of the Responses API, replayed over a real socket: every answer is read
+correctly and goes back correctly."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECO
 
 
 def listed(request: dict[str, Any]) -> list[dict[str, Any]]:
-    given = request["input"]
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+    items = request["input"]
+    return [{"role": "user", "content": items}] if isinstance(items, str) else items
 
 
 def result(output: Any) -> ToolResult:
-    """A recorded output as a tool's result; pictures by their address are said in words, which
-    Holdfast never sends otherwise."""
+    """Return a recorded output as a tool's result. Pictures by their address become text, a form
+    that Holdfast never sends otherwise."""
     if isinstance(output, str):
         return ToolResult(output)
     blocks: list[Any] = []
@@ -53,25 +53,29 @@ def result(output: Any) -> ToolResult:
     return ToolResult(tuple(blocks))
 
 
-def found(item: dict[str, Any]) -> ToolResult:
-    """The result that a recorded item holds."""
+def result_in(item: dict[str, Any]) -> ToolResult:
+    """Return the result in a recorded item."""
     if item["type"] == "tool_search_output":
         return ToolResult(structured_content=item["tools"])
     return result(item["output"])
 
 
 def spoken(request: dict[str, Any]) -> list[Any]:
-    """A recorded request's input as items of a transcript."""
-    found: list[Any] = []
+    """Return a recorded request's input as items of a transcript."""
+    transcript_items: list[Any] = []
     own: list[dict[str, Any]] = []
     calls: dict[str, ToolCall] = {}
 
     def answered() -> None:
         if own:
-            made = tuple(recorded_call(item) for item in own if item["type"] == "function_call")
-            calls.update((call.provider_id, call) for call in made)
-            found.append(
-                Completion("", calls=made, wire=WIRE, native=msgspec.Raw(json.dumps(own).encode()))
+            tool_calls = tuple(
+                recorded_call(item) for item in own if item["type"] == "function_call"
+            )
+            calls.update((call.provider_id, call) for call in tool_calls)
+            transcript_items.append(
+                Completion(
+                    "", calls=tool_calls, wire=WIRE, native=msgspec.Raw(json.dumps(own).encode())
+                )
             )
             own.clear()
 
@@ -79,17 +83,17 @@ def spoken(request: dict[str, Any]) -> list[Any]:
         kind = item.get("type", "message")
         if kind == "function_call_output":
             answered()
-            found.append((calls[item["call_id"]], result(item["output"])))
+            transcript_items.append((calls[item["call_id"]], result(item["output"])))
         elif kind == "message" and item["role"] == "user":
             answered()
-            found.append(Message(item["content"]))
+            transcript_items.append(Message(item["content"]))
         elif (
             kind not in ("additional_tools", "tool_search_output")
             or item.get("execution") == "server"
         ):
             own.append({"type": kind, **item})
     answered()
-    return found
+    return transcript_items
 
 
 def recorded_call(item: dict[str, Any]) -> ToolCall:
@@ -99,7 +103,7 @@ def recorded_call(item: dict[str, Any]) -> ToolCall:
 
 
 def model_of(request: dict[str, Any], url: str, **more: Any) -> LLM:
-    """An LLM that sends what the recorded request has beside its input."""
+    """Return an LLM that sends the fields of the recorded request besides its input."""
     extra = {
         key: value
         for key, value in request.items()
@@ -119,30 +123,32 @@ def model_of(request: dict[str, Any], url: str, **more: Any) -> LLM:
     )
 
 
-def told(body: str) -> list[dict[str, Any]]:
+def stream_events(body: str) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
 
 
-def said(item: dict[str, Any]) -> str:
+def text_of(item: dict[str, Any]) -> str:
     return "".join(part["text"] for part in item["content"]) if item["type"] == "message" else ""
 
 
 def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, list[dict[str, Any]]]:
-    """Text, reasoning, calls (id, name, arguments), usage and items of a recorded answer, read in
-    the plainest way."""
+    """Return the text, reasoning, calls (id, name, arguments), usage and items of a recorded
+    answer, parsed in the simplest way."""
     if isinstance(body, str):
-        found = told(body)
-        items = [event["item"] for event in found if event["type"] == "response.output_item.done"]
-        text = "\n\n".join(filter(None, map(said, items)))
+        sse_events = stream_events(body)
+        items = [
+            event["item"] for event in sse_events if event["type"] == "response.output_item.done"
+        ]
+        text = "\n\n".join(filter(None, map(text_of, items)))
         summaries = [
             event["text"]
-            for event in found
+            for event in sse_events
             if event["type"] == "response.reasoning_summary_text.done"
         ]
-        usage = found[-1]["response"]["usage"]
+        usage = sse_events[-1]["response"]["usage"]
     else:
         items, usage = body["output"], body["usage"]
-        text = "\n\n".join(filter(None, map(said, items)))
+        text = "\n\n".join(filter(None, map(text_of, items)))
         summaries = [
             part["text"]
             for item in items
@@ -150,10 +156,10 @@ def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, li
             for part in item["summary"]
         ]
     calls = [
-        (item["call_id"], *asked)
+        (item["call_id"], *signature)
         for item in items
         if (
-            asked := (item["name"], item["arguments"])
+            signature := (item["name"], item["arguments"])
             if item["type"] == "function_call"
             else ("tool_search", json.dumps(item["arguments"], separators=(",", ":")))
             if item["type"] == "tool_search_call" and item["execution"] == "client"
@@ -176,7 +182,7 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     recorded = EXCHANGES[path]
     with ModelServer([served(response) for _, response in recorded]) as server:
         for request, response in recorded:
-            seen: list[Delta] = []
+            deltas: list[Delta] = []
             with_model = model_of(request, server.url)
             if response.status != 200:
                 with pytest.raises((BadRequest, ModelNotFound)) as caught:
@@ -184,58 +190,59 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
                 assert caught.value.code == response.body["error"]["code"]
                 assert response.body["error"]["message"][:200] in str(caught.value)
                 continue
-            found = with_model.completion(Transcript(spoken(request)), on_delta=seen.append)
+            answer = with_model.completion(Transcript(spoken(request)), on_delta=deltas.append)
             text, reasoning, calls, usage, items = expected(response.body)
-            assert (found.text, found.reasoning, found.usage) == (text, reasoning, usage)
+            assert (answer.text, answer.reasoning, answer.usage) == (text, reasoning, usage)
             assert [
-                (call.provider_id, call.name, call.raw_arguments) for call in found.calls
+                (call.provider_id, call.name, call.raw_arguments) for call in answer.calls
             ] == calls
-            assert not any(call.invalid for call in found.calls)
-            assert found.stop_reason == ("tool_calls" if calls else "stop")
-            assert found.model.startswith(request["model"].partition("/")[2] or request["model"])
-            assert found.response_id.startswith("resp_")
-            if found.native:
-                assert json.loads(bytes(found.native)) == items
+            assert not any(call.invalid for call in answer.calls)
+            assert answer.stop_reason == ("tool_calls" if calls else "stop")
+            assert answer.model.startswith(request["model"].partition("/")[2] or request["model"])
+            assert answer.response_id.startswith("resp_")
+            if answer.native:
+                assert json.loads(bytes(answer.native)) == items
             else:
                 assert {item["type"] for item in items} <= {"message", "function_call"}
             if isinstance(response.body, str):
-                assert "".join(delta.text for delta in seen if delta.kind == "text") == text
+                assert "".join(delta.text for delta in deltas if delta.kind == "text") == text
                 assert (
-                    "".join(delta.text for delta in seen if delta.kind == "reasoning") == reasoning
+                    "".join(delta.text for delta in deltas if delta.kind == "reasoning")
+                    == reasoning
                 )
                 for index, call in enumerate(calls):
                     assert (
                         "".join(
                             delta.text
-                            for delta in seen
+                            for delta in deltas
                             if delta.kind == "tool" and delta.index == index
                         )
                         == call[2]
                     )
             with_model.close()
         assert [request.path for request in server.requests] == ["/v1/responses"] * len(recorded)
-        for sent, (request, _) in zip(server.requests, recorded, strict=True):
-            assert sent.json["store"] is False
-            assert set(request.get("include") or ()) <= set(sent.json.get("include") or ())
+        for request_sent, (request, _) in zip(server.requests, recorded, strict=True):
+            assert request_sent.json["store"] is False
+            assert set(request.get("include") or ()) <= set(request_sent.json.get("include") or ())
             for key in ("instructions", "tools", "tool_choice", "text", "reasoning"):
-                assert sent.json.get(key) == request.get(key)
+                assert request_sent.json.get(key) == request.get(key)
 
 
 @pytest.mark.parametrize(
     ("path", "number"), STREAMS, ids=[f"{path.stem}-{number}" for path, number in STREAMS]
 )
 def test_a_recorded_stream_says_what_its_last_event_says(path: Path, number: int) -> None:
-    """But for encrypted reasoning, which OpenAI encrypts anew in it."""
+    """Encrypted reasoning differs, since OpenAI encrypts it again."""
     body = EXCHANGES[path][number][1].body
     parser = ResponseStream()
     parser.feed(body.encode())
     streamed = parser.finish()
-    plain = served_plain(told(body)[-1]["response"])
-    kept, last = (
+    plain = served_plain(stream_events(body)[-1]["response"])
+    whole, last = (
         [{**item, "encrypted_content": ""} for item in json.loads(bytes(one.native) or b"[]")]
         for one in (streamed, plain)
     )
-    assert kept == last
+    assert whole == last
     assert msgspec.structs.replace(streamed, native=plain.native) == msgspec.structs.replace(
         plain, duration=0.0, host=""
     )
@@ -249,13 +256,14 @@ def served_plain(response: dict[str, Any]) -> Completion:
 CURLY = str.maketrans(
     "\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--"
 )  # replaced in the recorded requests
-# What a provider sends and the recording client left out when it sent it back: nothing that must be
-# there, nothing that is refused.
+# Fields that a provider sends and the recording client did not send back. None of them is required,
+# and none
+# is refused.
 LEFT_OUT = {"status", "logprobs", "content", "output_schema", "annotations"}
 
 
 def same(mine: Any, theirs: Any, where: str = "") -> None:
-    """Whether an item goes back as in the recording, where more of what the provider sent may go
+    """Check that an item goes back as in the recording; more of the provider's fields may go
     back."""
     if isinstance(mine, dict) and isinstance(theirs, dict):
         for key in mine.keys() | theirs.keys():
@@ -263,8 +271,8 @@ def same(mine: Any, theirs: Any, where: str = "") -> None:
                 assert key in LEFT_OUT, (where, key)
                 assert key in ("status",) or not mine[key], (where, key)
             elif key not in mine:
-                # A call's own id is needed only behind reasoning; its namespace the recording
-                # client made up, where there was none.
+                # A call's own id is needed only behind reasoning; the recording client made up its
+                # namespace where there was none.
                 assert "call_id" in mine, where
                 assert key in ("id", "namespace"), (where, key)
             elif key != "arguments" or isinstance(
@@ -300,8 +308,8 @@ PAIRS = [
     ("path", "number"), PAIRS, ids=[f"{path.stem}-{number}" for path, number in PAIRS]
 )
 def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, number: int) -> None:
-    """One transcript along each recorded conversation: our next request has the items and outputs
-    that the recorded one has."""
+    """One transcript follows each recorded conversation. Our next request has the items and
+    outputs of the recorded one."""
     (request, response), (following, answered) = EXCHANGES[path][number : number + 2]
     before, after = listed(request), listed(following)
     with ModelServer([served(response), served(answered)]) as server:
@@ -310,7 +318,7 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
         answer = llm.completion(transcript)
         transcript.append(answer)
         outputs = {
-            item["call_id"]: found(item)
+            item["call_id"]: result_in(item)
             for item in after
             if item.get("type") in ("function_call_output", "tool_search_output")
         }
@@ -325,12 +333,12 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
             assert answered.status == 400
         again.close()
         llm.close()
-        first, second = (sent.json["input"] for sent in server.requests)
+        first, second = (request.json["input"] for request in server.requests)
     assert second[: len(first)] == first
     mine = second[len(first) :]
     theirs = [
         item for item in after[len(before) :] if item.get("content") != ""
-    ]  # an empty message, which says nothing
+    ]  # an empty message
     kinds = [item.get("type", "message") for item in mine]
     assert kinds == [item.get("type", "message") for item in theirs][: len(mine)]
     assert mine
@@ -371,8 +379,8 @@ def has_address(output: Any) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recorded_history_is_sent_as_it_was(path: Path) -> None:
-    """The recorded inputs, as items of a transcript, are the inputs that we send: what the provider
-    accepted, we send unchanged."""
+    """The recorded inputs, as items of a transcript, equal the inputs that we send: we send
+    unchanged what the provider accepted."""
     for request, _ in EXCHANGES[path]:
         history = listed(request)
         if any(
@@ -381,7 +389,7 @@ def test_every_recorded_history_is_sent_as_it_was(path: Path) -> None:
             or has_address(item.get("output"))
             for item in history
         ):
-            continue  # holds what Holdfast has no item for: its answers are compared above
+            continue  # Holdfast has no item for a part of it; its answers are compared above
         with ModelServer([{"output": []}]) as server:
             LLM(request["model"], "key", server.url, wire=WIRE, max_retries=0).completion(
                 Transcript(spoken(request))

@@ -1,5 +1,5 @@
-"""`Transcript`: what is encoded when, what goes back to whom, and that a step costs only what it
-adds."""
+"""`Transcript`: when it encodes an item, which provider gets which native form, and that a step
+costs only what it adds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from holdfast.llm.wires.protocol import Wire
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def said(text: str, seq: int = 1) -> events.MessageAdded:
+def message_event(text: str, seq: int = 1) -> events.MessageAdded:
     return events.MessageAdded(seq=seq, id=f"e{seq}", timestamp=NOW, content=(TextContent(text),))
 
 
-def answered(
+def answer_event(
     text: str = "", calls: tuple[ToolCall, ...] = (), seq: int = 2, **more: Any
 ) -> events.AssistantReplied:
     return events.AssistantReplied(
@@ -35,7 +35,7 @@ def answered(
     )
 
 
-def shown(transcript: Transcript, model: str = "") -> list[dict[str, Any]]:
+def messages_of(transcript: Transcript, model: str = "") -> list[dict[str, Any]]:
     return [
         message
         for fragment in transcript.fragments(openai_chat, {}, model)
@@ -44,7 +44,7 @@ def shown(transcript: Transcript, model: str = "") -> list[dict[str, Any]]:
 
 
 class CountingWire:
-    """The chat wire, counting what it is asked to encode."""
+    """The chat wire, with a count of the encoded items."""
 
     name = "counting"
 
@@ -60,23 +60,28 @@ class CountingWire:
 def test_events_become_messages_in_order() -> None:
     call = ToolCall("2.0", "t", {"a": 1}, "c1")
     transcript = Transcript(
-        [said("hi"), answered("look", (call,)), (call, ToolResult("out")), said("more", 5)]
+        [
+            message_event("hi"),
+            answer_event("look", (call,)),
+            (call, ToolResult("out")),
+            message_event("more", 5),
+        ]
     )
-    assert [message["role"] for message in shown(transcript)] == [
+    assert [message["role"] for message in messages_of(transcript)] == [
         "user",
         "assistant",
         "tool",
         "user",
     ]
-    assert shown(transcript)[2]["tool_call_id"] == "c1"
+    assert messages_of(transcript)[2]["tool_call_id"] == "c1"
 
 
 def test_a_fragment_is_made_once_and_only_for_what_is_new() -> None:
     wire: Any = CountingWire()
-    transcript = Transcript([said("a")])
+    transcript = Transcript([message_event("a")])
     first = transcript.fragments(wire, {})[0]
     for number in range(1000):
-        transcript.append(said(str(number)))
+        transcript.append(message_event(str(number)))
         assert len(transcript.fragments(wire, {})) == number + 2
     assert wire.count == 1001
     assert transcript.fragments(wire, {})[0] is first
@@ -87,13 +92,13 @@ def test_fragments_of_a_growing_transcript_are_those_of_the_whole() -> None:
     calls = (ToolCall("2.0", "a", {}, "x"), ToolCall("2.1", "b", {}, "y"))
     picture = ToolResult((ImageContent(b"png"),))
     items: list[Any] = [
-        said("a"),
-        answered("", calls),
+        message_event("a"),
+        answer_event("", calls),
         (calls[0], picture),
         (calls[1], ToolResult("b")),
-        said("c"),
-        answered("d"),
-        said("e"),
+        message_event("c"),
+        answer_event("d"),
+        message_event("e"),
     ]
     growing = Transcript()
     for item in items:
@@ -108,25 +113,25 @@ def test_pictures_stand_behind_the_whole_batch() -> None:
     calls = (ToolCall("2.0", "a", {}, "x"), ToolCall("2.1", "b", {}, "y"))
     transcript = Transcript(
         [
-            said("a"),
-            answered("", calls),
+            message_event("a"),
+            answer_event("", calls),
             (calls[0], ToolResult((ImageContent(b"p"),))),
             (calls[1], ToolResult("b")),
         ]
     )
-    assert [message["role"] for message in shown(transcript)] == [
+    assert [message["role"] for message in messages_of(transcript)] == [
         "user",
         "assistant",
         "tool",
         "tool",
         "user",
     ]
-    assert shown(transcript)[4]["content"][1]["type"] == "image_url"
+    assert messages_of(transcript)[4]["content"][1]["type"] == "image_url"
 
 
 def test_names_that_change_later_leave_what_was_sent_alone() -> None:
     call = ToolCall("2.0", "s.t", {}, "x")
-    transcript = Transcript([said("a"), answered("", (call,))])
+    transcript = Transcript([message_event("a"), answer_event("", (call,))])
     before = list(transcript.fragments(openai_chat, {"s.t": "s__t"}))
     transcript.append((call, ToolResult("x")))
     assert list(transcript.fragments(openai_chat, {}))[:2] == before
@@ -137,7 +142,7 @@ def test_names_that_change_later_leave_what_was_sent_alone() -> None:
     [
         ("deepseek-reasoner", "deepseek/deepseek-chat", True),
         ("deepseek-reasoner", "gpt-4o", False),
-        ("deepseek-reasoner", "my-own", True),  # who knows
+        ("deepseek-reasoner", "my-own", True),  # an unknown host
         ("my-own", "gpt-4o", True),
         ("", "gpt-4o", True),
     ],
@@ -147,25 +152,25 @@ def test_the_native_form_goes_back_unless_it_is_known_to_be_anothers(
 ) -> None:
     native = msgspec.Raw(b'{"reasoning_details":[{"type":"x"}]}')
     transcript = Transcript(
-        [said("a"), answered("b", native=native, wire="openai_chat", model=then)]
+        [message_event("a"), answer_event("b", native=native, wire="openai_chat", model=then)]
     )
-    assert ("reasoning_details" in shown(transcript, now)[1]) is goes_back
+    assert ("reasoning_details" in messages_of(transcript, now)[1]) is goes_back
 
 
 def test_the_native_form_of_another_wire_is_not_sent() -> None:
     native = msgspec.Raw(b'{"reasoning_details":[{"type":"x"}]}')
-    transcript = Transcript([answered("b", native=native, wire="gemini", model="m")])
-    assert shown(transcript, "m") == [{"role": "assistant", "content": "b"}]
+    transcript = Transcript([answer_event("b", native=native, wire="gemini", model="m")])
+    assert messages_of(transcript, "m") == [{"role": "assistant", "content": "b"}]
 
 
 def test_two_makers_of_models_have_fragments_of_their_own() -> None:
     native = msgspec.Raw(b'{"reasoning_details":[1]}')
     transcript = Transcript(
-        [answered("b", native=native, wire="openai_chat", model="deepseek-chat")]
+        [answer_event("b", native=native, wire="openai_chat", model="deepseek-chat")]
     )
-    assert "reasoning_details" in shown(transcript, "deepseek-chat")[0]
-    assert "reasoning_details" not in shown(transcript, "gpt-5")[0]
-    assert "reasoning_details" in shown(transcript, "deepseek-chat")[0]
+    assert "reasoning_details" in messages_of(transcript, "deepseek-chat")[0]
+    assert "reasoning_details" not in messages_of(transcript, "gpt-5")[0]
+    assert "reasoning_details" in messages_of(transcript, "deepseek-chat")[0]
 
 
 def test_makers_are_known_by_their_models_names() -> None:
@@ -191,15 +196,15 @@ def test_messages_and_completions_make_a_transcript_too() -> None:
             Message("out", role="tool", tool_call_id="c9"),
         ]
     )
-    assert [message["role"] for message in shown(transcript)] == [
+    assert [message["role"] for message in messages_of(transcript)] == [
         "system",
         "user",
         "assistant",
         "tool",
     ]
-    assert shown(Transcript.from_messages("hi")) == [{"role": "user", "content": "hi"}]
+    assert messages_of(Transcript.from_messages("hi")) == [{"role": "user", "content": "hi"}]
     transcript.say("more")
-    assert shown(transcript)[-1] == {"role": "user", "content": "more"}
+    assert messages_of(transcript)[-1] == {"role": "user", "content": "more"}
     assert len(transcript) == 5
 
 
@@ -231,33 +236,33 @@ def test_a_tool_message_that_answers_no_call_names_the_calls_there_are() -> None
 
 
 def test_what_is_made_for_an_event_is_kept_while_it_is_asked_for() -> None:
-    made: list[int] = []
+    encodings: list[int] = []
     transcript = Transcript()
 
     def make() -> list[int]:
-        made.append(1)
-        return list(made)
+        encodings.append(1)
+        return list(encodings)
 
-    first, second = said("a"), said("a")
+    first, second = message_event("a"), message_event("a")
     assert transcript.cached("k", first, make) is transcript.cached("k", first, make)
     transcript.cached("other", first, make)
     transcript.cached("k", second, make)
-    assert len(made) == 3
+    assert len(encodings) == 3
 
 
 def test_threads_that_read_one_transcript_get_the_same_fragments() -> None:
-    transcript = Transcript([said(str(number)) for number in range(2000)])
-    found: list[Any] = []
+    transcript = Transcript([message_event(str(number)) for number in range(2000)])
+    results: list[Any] = []
 
-    def read() -> None:
-        found.append(list(transcript.fragments(openai_chat, {})))
+    def collect() -> None:
+        results.append(list(transcript.fragments(openai_chat, {})))
 
-    threads = [threading.Thread(target=read) for _ in range(8)]
+    threads = [threading.Thread(target=collect) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(one == found[0] and len(one) == 2000 for one in found)
+    assert all(one == results[0] and len(one) == 2000 for one in results)
 
 
 # --- ids of calls ---
@@ -266,7 +271,7 @@ def test_threads_that_read_one_transcript_get_the_same_fragments() -> None:
 def ids(
     transcript: Transcript, wire: Wire, model: str = "", host: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Of the calls, and of the results, in order."""
+    """Return the ids of the calls, and those of the results, in order."""
     called: list[str] = []
     answered: list[str] = []
 
@@ -275,13 +280,13 @@ def ids(
             for item in value:  # pyright: ignore[reportUnknownVariableType]
                 walk(item)
         elif isinstance(value, dict):
-            found: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
-            answered.extend(found[key] for key in ("tool_call_id", "tool_use_id") if key in found)
-            if found.get("type") in ("function", "tool_use", "function_call"):
-                called.append(found.get("call_id") or found["id"])
-            elif found.get("type") == "function_call_output":
-                answered.append(found["call_id"])
-            for item in found.values():
+            entry: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+            answered.extend(entry[key] for key in ("tool_call_id", "tool_use_id") if key in entry)
+            if entry.get("type") in ("function", "tool_use", "function_call"):
+                called.append(entry.get("call_id") or entry["id"])
+            elif entry.get("type") == "function_call_output":
+                answered.append(entry["call_id"])
+            for item in entry.values():
                 walk(item)
 
     for fragment in transcript.fragments(wire, {}, model, host):
@@ -289,16 +294,16 @@ def ids(
     return called, answered
 
 
-def conversation(given: list[list[str]], **more: Any) -> list[Item]:
-    """As a conversation has it: calls have ids of its own, and their providers' in
+def conversation(provider_ids_by_step: list[list[str]], **more: Any) -> list[Item]:
+    """Return items as a conversation has them: calls have its own ids, and the provider's in
     `provider_id`."""
-    items: list[Item] = [said("hi")]
-    for step, provider_ids in enumerate(given):
+    items: list[Item] = [message_event("hi")]
+    for step, provider_ids in enumerate(provider_ids_by_step):
         seq = 2 + 2 * step
         calls = tuple(
             ToolCall(f"{seq}.{number}", "t", {}, id) for number, id in enumerate(provider_ids)
         )
-        items.append(answered("", calls, seq, **more))
+        items.append(answer_event("", calls, seq, **more))
         items += [(call, ToolResult("out")) for call in calls]
     return items
 
@@ -355,7 +360,9 @@ def test_ids_of_calls_are_unique_and_such_as_the_wire_takes(
     assert called == results
     assert len(set(called)) == len(called) == len(sent)
     assert all(
-        found == wanted for found, wanted in zip(called, sent, strict=True) if wanted is not None
+        actual == expected
+        for actual, expected in zip(called, sent, strict=True)
+        if expected is not None
     )
     assert all(
         there.call_id(ToolCall("", "t", {}, id), there.family(model, "")) == id for id in called
@@ -368,7 +375,7 @@ def test_ids_of_calls_are_unique_and_such_as_the_wire_takes(
 
 
 def test_calls_without_any_id_are_told_apart_within_an_answer_and_across() -> None:
-    """As without a conversation: a Completion's calls have no ids but the provider's, and Gemini
+    """Without a conversation, a Completion's calls have only the provider's ids, and Gemini
     gives none."""
     items: list[Item] = [Message("hi")]
     for _ in range(2):
@@ -392,7 +399,7 @@ def test_calls_without_any_id_are_told_apart_within_an_answer_and_across() -> No
 
 def test_a_late_result_has_the_id_of_its_call() -> None:
     items = conversation([["call_0"], ["call_0"]])
-    items[4:] = [said("wait", 9), items[4]]
+    items[4:] = [message_event("wait", 9), items[4]]
     assert ids(Transcript(items), anthropic_messages)[1] == ["call_0", "call_0_2"]
 
 
@@ -413,6 +420,6 @@ def test_ids_that_go_back_to_the_host_that_gave_them_stay_in_its_own_form() -> N
 
 def test_what_is_left_after_a_condensation_needs_nothing_of_what_is_hidden() -> None:
     items = conversation([["call_0"], ["call_0"], ["call_0"]])
-    left = [items[0], *items[3:]]
-    called, results = ids(Transcript(left), anthropic_messages)
+    remaining = [items[0], *items[3:]]
+    called, results = ids(Transcript(remaining), anthropic_messages)
     assert called == results == ["call_0", "call_0_2"]
