@@ -45,9 +45,8 @@ def one_in(full: int, times: int = 4) -> int:
 
 
 def in_sample(*points: object) -> bool:
-    """Return True if this run kills a program at these points. It kills at each one at full size, else
-    at
-    one in three, the same ones each time."""
+    """Return True if this run kills a program at these points. It kills at each at full size, else
+    at one in three, the same ones each time."""
     return _size == "prove" or zlib.crc32(str(points).encode()) % 3 == 0
 
 

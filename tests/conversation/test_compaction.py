@@ -41,7 +41,7 @@ from holdfast.llm import LLM, RecordedLLM
 from holdfast.observe import JsonLog
 from holdfast.openhands import write_conversation
 from tests import forks
-from tests.llm.test_openai_responses import call_item, response, message_item
+from tests.llm.test_openai_responses import call_item, message_item, response
 from tests.model_server import ModelServer, Request, text
 from tests.paths import REPO
 from tests.samples import one_in

@@ -570,8 +570,7 @@ def run_with_ctrl_c(line: int) -> tuple[bool, str]:
     except KeyboardInterrupt:
         pass
     place = where[0] if where else ""
-    # The next thread can take the lock, and the memory equals the
-    # store.
+    # The next thread can take the lock, and the memory equals the store.
     if conversation.hosting.journal.changed.is_held():
         return True, f"{place} keeps the lock"
     in_time(lambda: conversation.send_message("last"))
@@ -598,9 +597,8 @@ def test_ctrl_c_at_any_line_leaves_what_is_in_the_store(stride: int) -> None:
         line += stride
     assert line > 300
     # None within `run`. In other methods a fault is possible where tracing breaks in between a
-    # block's end
-    # and its `__exit__`, where Python checks for no signal, and in the few instructions of
-    # `with journal` around the lock.
+    # block's end and its `__exit__`, where Python checks for no signal, and in the few instructions
+    # of `with journal` around the lock.
     assert len(troubles) <= line // 100
 
 

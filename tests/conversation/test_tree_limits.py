@@ -346,8 +346,7 @@ def test_tokens_and_cost_are_reserved_by_an_estimate_and_settled_by_usage(
             root.send_message(f"question {number}")
             state = root.run()
     # The first two calls spend 110 and 130. The third would read about 120 of the remaining 160,
-    # and may
-    # write 50.
+    # and may write 50.
     assert len(llm.requests) == 2
     assert state.error is not None
     assert state.error.details["type"] == kind

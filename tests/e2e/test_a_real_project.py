@@ -1,5 +1,5 @@
-"""The terminal and the file tools on a project that no one here wrote: an sdist from PyPI,
-searched, edited and tested by an agent."""
+"""The terminal and the file tools on a third-party project: an agent searches, edits and tests
+an sdist from PyPI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROJECT = "more-itertools==10.5.0"  # pure Python, its tests in the sdist, no de
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The unpacked sdist; skipped without a package index."""
+    """Return the unpacked sdist; skip the test without a package index."""
     download = [
         sys.executable,
         "-m",
@@ -29,17 +29,17 @@ def project(tmp_path: Path) -> Path:
         "--disable-pip-version-check",
         "--no-deps",
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [*download, "--no-binary", ":all:", "--dest", str(tmp_path), PROJECT],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    found = list(tmp_path.glob("more*itertools-*.tar.gz"))
-    if not found:
-        pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1:]}")
-    with tarfile.open(found[0]) as archive:
+    archives = list(tmp_path.glob("more*itertools-*.tar.gz"))
+    if not archives:
+        pytest.skip(f"no package index: {process.stderr.strip().splitlines()[-1:]}")
+    with tarfile.open(archives[0]) as archive:
         archive.extractall(tmp_path, filter="data")
     return next(path for path in tmp_path.iterdir() if path.is_dir())
 
@@ -48,26 +48,26 @@ def project(tmp_path: Path) -> Path:
 def test_an_agent_searches_edits_and_tests_a_real_project(project: Path) -> None:
     test = f"{sys.executable} -m unittest tests.test_more.FirstTests tests.test_more.ChunkedTests"
     before = (project / "more_itertools" / "more.py").read_bytes()
-    seen: list[Any] = []
+    texts: list[Any] = []
 
-    def said(request: Any) -> str:
-        seen.append(request.text)
+    def last_text(request: Any) -> str:
+        texts.append(request.text)
         return request.text
 
     def find(request: Any) -> Any:
-        assert "OK" in request.text  # the tests pass to begin with
+        assert "OK" in request.text  # the tests pass before the change
         globbed = next(m for m in request.messages if m["role"] == "tool")
         assert "tests/test_more.py" in globbed["content"]
         return ("grep", {"pattern": r"^def first\(", "path": "more_itertools", "glob": "*.py"})
 
-    def read(request: Any) -> Any:
-        place = said(request)
+    def read_step(request: Any) -> Any:
+        place = last_text(request)
         assert "more_itertools/more.py" in place
         line = int(next(part for part in place.replace("-", ":").split(":") if part.isdigit()))
         return ("read_file", {"path": "more_itertools/more.py", "offset": line, "limit": 30})
 
     def break_it(request: Any) -> Any:
-        assert "for item in iterable:" in said(request)
+        assert "for item in iterable:" in last_text(request)
         return (
             "edit_file",
             {
@@ -78,11 +78,11 @@ def test_an_agent_searches_edits_and_tests_a_real_project(project: Path) -> None
         )
 
     def test_again(request: Any) -> Any:
-        said(request)
+        last_text(request)
         return ("terminal", {"command": test})
 
     def mend(request: Any) -> Any:
-        assert "FAILED" in said(request)
+        assert "FAILED" in last_text(request)
         return (
             "edit_file",
             {
@@ -95,12 +95,12 @@ def test_an_agent_searches_edits_and_tests_a_real_project(project: Path) -> None
     script = [
         [("glob", {"pattern": "tests/*.py"}), ("terminal", {"command": test})],
         find,
-        read,
+        read_step,
         break_it,
         test_again,
         mend,
         test_again,
-        lambda request: "OK" if "OK" in said(request) else "It still fails.",
+        lambda request: "OK" if "OK" in last_text(request) else "It still fails.",
     ]
 
     with (

@@ -1,4 +1,4 @@
-"""Benchmarks that others wrote: a model that makes the calls of the ground truths reaches each end
+"""Third-party benchmarks: a model that makes the calls of the ground truths reaches each end
 state of the benchmark, by plain calls and by scripts."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SAMPLE = 1 if ALL else 20  # one task in so many
 
 
 def play(benchmark: str, way: str, package: str) -> dict[str, Any]:
-    """Return the tally of a benchmark that is played in a process of its own."""
+    """Play a benchmark in a process of its own and return its tally."""
     folder = REPO / ".venv" / benchmark
     if not folder.is_dir():
         pytest.skip(
@@ -29,7 +29,7 @@ def play(benchmark: str, way: str, package: str) -> dict[str, Any]:
         )
     if way == "code":
         pytest.importorskip("pydantic_monty")
-    done = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -44,8 +44,8 @@ def play(benchmark: str, way: str, package: str) -> dict[str, Any]:
         timeout=1800,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 @pytest.mark.proof
@@ -58,13 +58,13 @@ def test_bfcls_multi_turn_ground_truths_reach_its_end_states(way: str) -> None:
         assert tally["tasks"] == 800
         assert tally["calls"] == 4_625
     assert tally["failed calls"] == 0
-    known = {
+    known_facts = {
         "results that are not JSON": {"logarithm", "get_watchlist"},
         "calls that break BFCL's own schema": {"close_ticket(ticket_id='ticket_001')"},
         "calls of a function that comes later": {"multi_turn_miss_func_49: tail"},
     }
-    for kind, named in tally["named"].items():
-        assert set(named) <= known[kind]
+    for kind, facts in tally["named"].items():
+        assert set(facts) <= known_facts[kind]
 
 
 @pytest.mark.proof

@@ -1,5 +1,5 @@
-"""Real runs of a coding agent, long ones, in a window that is too small for them: condensed,
-reopened, forked, replayed."""
+"""Long real runs of a coding agent in a window that is too small for them: condensed, reopened,
+forked, replayed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_a_recorded_run_is_condensed_and_replayed_to_the_last_byte(
 
     recorded = Recorded(path)
     responses = [turn["response"] for turn in recorded.turns]
-    for response in responses:  # the usage that was recorded is that of other requests than ours
+    for response in responses:  # the recorded usage belongs to other requests than ours
         response.pop("usage")
-    asked = iter([*responses, text("Submitted.")])
+    replies = iter([*responses, text("Submitted.")])
     largest = 0
 
     def answer(request: Any) -> Any:
@@ -43,7 +43,7 @@ def test_a_recorded_run_is_condensed_and_replayed_to_the_last_byte(
             return text("## Goal\nRepair it.\n## Open ends\nGo on.")
         judge("openai_chat", request.json)
         largest = max(largest, len(request.body) // 4)
-        response = dict(next(asked))
+        response = dict(next(replies))
         return {
             **response,
             "usage": {
@@ -67,14 +67,14 @@ def test_a_recorded_run_is_condensed_and_replayed_to_the_last_byte(
             conversation.send_message(recorded.run["task"])
             assert conversation.run().status is ConversationStatus.FINISHED
             events = conversation.get_history()
-        found = [event for event in events if isinstance(event, ev.HistoryCondensed)]
-        assert found
-        assert not [event.failed for event in found if event.failed]
+        condensations = [event for event in events if isinstance(event, ev.HistoryCondensed)]
+        assert condensations
+        assert not [event.failed for event in condensations if event.failed]
         assert largest <= 16_000 * 1.1, "it went over where it begins"
         assert replay(store.read("run"), agent).same
         assert replay(store.read("run")).hashed == len(responses) + 1
-        asked = iter([text("In the fork.")] * 2)
-        for seq in (found[0].seq - 1, found[0].seq):
+        replies = iter([text("In the fork.")] * 2)
+        for seq in (condensations[0].seq - 1, condensations[0].seq):
             with Conversation(agent, store, "run") as again, again.fork(seq) as fork:
                 fork.send_message("Where are we?")
                 assert fork.run().answer in ("In the fork.", "")

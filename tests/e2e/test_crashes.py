@@ -1,6 +1,6 @@
-"""Real processes and real SIGKILL at every append and inside every tool: nothing that was appended
-is lost, and no effect that may not be repeated is repeated. `tests/crash_programs.py` has the
-programs and the judge."""
+"""Real processes and real SIGKILL at every append and inside every tool: no appended event is
+lost, and no unrepeatable effect is repeated. `tests/crash_programs.py` has the programs and
+the judge."""
 
 from __future__ import annotations
 
@@ -132,12 +132,13 @@ SHORT = {
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory if there is such a place: fsync matters to power cuts, not to kills."""
+    """Yield a folder, in memory if the host has such a place: fsync matters to power cuts, not
+    to kills."""
     memory = Path("/dev/shm")
-    found = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=memory if memory.is_dir() else None))
-    yield found
-    end_all_in(found)
-    shutil.rmtree(found, ignore_errors=True)
+    path = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=memory if memory.is_dir() else None))
+    yield path
+    end_all_in(path)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def kill_and_judge(
@@ -176,12 +177,12 @@ FIRST, SECOND = one_in(1), 4
 
 
 def some_pairs(*points: Point) -> bool:
-    """One in `FIRST` of all first kills, each once more alone, and after it one in `SECOND` of all
-    second ones; the same ones each time."""
+    """Return True for one in `FIRST` of all first kills, each once more alone, and after it one
+    in `SECOND` of all second ones; the choice is the same each time."""
     return zlib.crc32(str(points).encode()) % (FIRST if len(points) == 1 else SECOND) == 0
 
 
-# --- the proof that a broken guarantee would be seen ---
+# --- the test would see a broken guarantee ---
 
 ONE, TWO = (
     Plan(((Do("plain", "a"),),)),
@@ -190,7 +191,7 @@ ONE, TWO = (
 SAFE = Plan(((Do("idempotent", "a"),),))
 EDITED = Plan(((Do("plain", "a", "edit"),),))
 
-# damage, the plan under which it shows, and what is then said of it
+# damage, the plan under which it shows, and the error
 DAMAGES = [
     (
         damages.starts_are_not_journaled,
@@ -244,12 +245,12 @@ DAMAGES = [
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    ("damage", "plan", "said"), DAMAGES, ids=lambda value: getattr(value, "__name__", "")
+    ("damage", "plan", "problem"), DAMAGES, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_a_broken_guarantee_is_seen(
-    damage: damages.Damage, plan: Plan, said: str, folder: Path
+    damage: damages.Damage, plan: Plan, problem: str, folder: Path
 ) -> None:
-    with pytest.raises((AssertionError, StoreError), match=said):
+    with pytest.raises((AssertionError, StoreError), match=problem):
         kill_and_judge(plan, folder, damage, deadline=10.0)
 
 

@@ -1,5 +1,5 @@
-"""A real process, a real SQLite file, a real SIGKILL in the middle of a tool; then the conversation
-goes on here."""
+"""A real process, a real SQLite file, and a real SIGKILL in the middle of a tool; then the
+conversation continues in this process."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ conversation.run()
 """
 
 
-def killed_in_the_second_call(folder: Path) -> None:
-    """Two calls at once: the first ends, and then the third begins; the second and the third are
-    running when it dies."""
+def kill_in_the_second_call(folder: Path) -> None:
+    """Kill a process that makes two parallel calls and a third one. The first call has ended;
+    the second and the third are running."""
     child = forks.Popen(
         [sys.executable, "-c", PROGRAM], cwd=folder, stdout=subprocess.PIPE, text=True
     )
@@ -84,22 +84,22 @@ def go_on(
 def test_no_effect_is_repeated_and_the_model_is_told_that_the_outcome_is_unknown(
     tmp_path: Path,
 ) -> None:
-    killed_in_the_second_call(tmp_path)
-    results, again, told = go_on(tmp_path, ToolAnnotations())
+    kill_in_the_second_call(tmp_path)
+    results, again, last_request = go_on(tmp_path, ToolAnnotations())
     assert again == []
     assert [(tmp_path / name).read_text() for name in ("first", "second", "third")] == [
         "x",
         "x",
         "x",
     ]
-    assert results["0"].result.text == "first"  # what had finished is kept
+    assert results["0"].result.text == "first"  # the result of a finished call is kept
     assert results["1"].result.meta == results["2"].result.meta == {"outcome": "unknown"}
-    assert "unknown" in told
+    assert "unknown" in last_request
 
 
 @pytest.mark.slow
 def test_what_may_be_repeated_is_repeated_once(tmp_path: Path) -> None:
-    killed_in_the_second_call(tmp_path)
+    kill_in_the_second_call(tmp_path)
     results, again, _ = go_on(tmp_path, ToolAnnotations(idempotent=True))
     assert sorted(again) == ["second", "third"]
     assert results["2"].result.text == "third again"

@@ -1,5 +1,5 @@
-"""Conversations with a real `LLM` over real sockets: streams, faults, interrupts, and what must not
-be left or leak."""
+"""Conversations with a real `LLM` over real sockets: streams, faults, interrupts, and a check
+for leftovers and leaks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def add(a: int, b: int) -> int:
 
 
 def sockets() -> list[str]:
-    found: list[str] = []
+    targets: list[str] = []
     for fd in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
             continue
         if target.startswith("socket:"):
-            found.append(target)
-    return found
+            targets.append(target)
+    return targets
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
@@ -158,7 +158,7 @@ def test_arguments_that_are_no_json_are_told_and_the_next_request_is_legal(strea
         echoed = server.requests[1].messages[2]["tool_calls"][0]["function"]["arguments"]
         assert isinstance(
             json.loads(echoed), dict
-        )  # some servers parse what they are sent, and would refuse it ever after
+        )  # some servers parse their input, and would refuse it in each later request
     assert (
         next(event for event in state.events if isinstance(event, ev.AssistantReplied)).calls[0].raw
         == '{"a": 1, "b"'
@@ -176,7 +176,7 @@ def test_close_leaves_no_socket_and_no_thread() -> None:
         first.close()
         assert (
             len(list(sockets())) > before
-        )  # the agent's connection lives as long as a conversation of it is open
+        )  # the agent's connection lives as long as one of its conversations is open
         second.close()
         deadline = time.monotonic() + 20
         while (
@@ -188,18 +188,18 @@ def test_close_leaves_no_socket_and_no_thread() -> None:
 
 
 def children() -> set[int]:
-    """Every process that descends from this one."""
-    found: dict[int, int] = {}
+    """Return the ids of all processes that descend from this one."""
+    parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         try:
             if name.isdigit():
-                found[int(name)] = int(
+                parents[int(name)] = int(
                     Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]
                 )
         except OSError:
             continue
     mine = {os.getpid()}
-    while more := {pid for pid, parent in found.items() if parent in mine} - mine:
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= more
     return mine - {os.getpid()}
 
@@ -234,7 +234,7 @@ def test_close_in_the_middle_of_a_command_leaves_no_process() -> None:
 def test_a_planted_key_is_nowhere_but_on_the_wire(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen: list[str] = []
+    events_seen: list[str] = []
 
     def answer(request: Request) -> Any:
         assert request.headers["authorization"] == f"Bearer {SECRET}"
@@ -252,20 +252,20 @@ def test_a_planted_key_is_nowhere_but_on_the_wire(
         llm = LLM("m", SECRET, server.url, max_retries=0)
         agent = Agent(llm, [add])
         with Conversation(agent, store) as conversation:
-            conversation.register_event_callback(lambda event: seen.append(repr(event)))
+            conversation.register_event_callback(lambda event: events_seen.append(repr(event)))
             conversation.send_message("go")
             state = conversation.run()
             assert state.status is ConversationStatus.ERROR
-        for shown in (
+        for text in (
             repr(llm),
             repr(agent),
             repr(conversation),
             repr(state),
             caplog.text,
-            *seen,
+            *events_seen,
             str(llm.parameters()),
         ):
-            assert SECRET not in shown
+            assert SECRET not in text
         assert SECRET.encode() not in state.to_json()
     for path in tmp_path.iterdir():
         assert SECRET.encode() not in path.read_bytes()

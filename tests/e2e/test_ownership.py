@@ -1,5 +1,5 @@
-"""One owner at a time, whatever processes do: two that fight for a conversation while a third
-posts, and writers that are killed."""
+"""A conversation has one owner at a time, whatever processes do: two fight for a conversation
+while a third posts, and writers are killed."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ while True:
 
 
 def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
-    """Two processes want one conversation, and are started anew when they kill themselves; a third
-    posts. The journal, and how much was posted."""
+    """Let two processes want one conversation, restarted when they kill themselves, while a
+    third thread posts. Return the journal and the number of posts."""
     fighters: dict[int, subprocess.Popen[bytes]] = {}
     deaths = 0
     with SQLiteStore(path) as store:
@@ -76,7 +76,7 @@ def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
                     return
                 for _ in range(
                     chance.choice((1, 1, 2))
-                ):  # a client that is not sure whether it came through
+                ):  # a client that does not know whether its post arrived
                     store.post("c", cmd.Send(f"message {number}"), key=str(number))  # pyright: ignore
                 posted.append(number)
                 time.sleep(chance.uniform(0, 0.03))
@@ -99,14 +99,14 @@ def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
                         ]
                         fighters[slot] = subprocess.Popen(command)
                 events = store.read("c")
-                said = [
+                texts = [
                     event.text
                     for event in events
                     if isinstance(event, ev.MessageAdded) and event.sender == "user"
                 ]
                 if (
                     not poster.is_alive()
-                    and len(said) >= len(posted)
+                    and len(texts) >= len(posted)
                     and events[-1].type == "status"
                     and events[-1].status == "finished"
                 ):  # pyright: ignore
@@ -128,17 +128,17 @@ def test_two_processes_fight_for_a_conversation_while_a_third_posts(
     tmp_path: Path, seed: int
 ) -> None:
     events, posts = fight(tmp_path / "s.db", 40, seed)
-    # No command is lost, doubled, or out of its order.
+    # No command is lost, repeated or out of order.
     assert [
         event.text
         for event in events
         if isinstance(event, ev.MessageAdded) and event.sender == "user"
     ] == [f"message {number}" for number in range(posts)]
-    # One owner at a time: what an owner wrote stands together.
+    # One owner at a time: the events of an owner are contiguous.
     owners = [event.id.rpartition("/")[0] for event in events]
     turns = [owner for at, owner in enumerate(owners) if at == 0 or owners[at - 1] != owner]
     assert len(turns) == len(set(turns)) > 2
-    # And no effect is done twice: of those that were cut off the model was told.
+    # No effect happens twice: the model learned which calls were cut off.
     effects = Counter((tmp_path / "s.db.effects").read_text().splitlines())
     assert effects
     assert set(effects.values()) == {1}
@@ -149,10 +149,10 @@ def test_two_processes_fight_for_a_conversation_while_a_third_posts(
         if isinstance(event, ev.AssistantReplied)
         for call in event.calls
     } == {event.call_id for event in results}
-    done = [event for event in results if event.result.text == "done"]
+    finished = [event for event in results if event.result.text == "done"]
     unknown = [event for event in results if event.result.meta.get("outcome") == "unknown"]
-    refused = len(results) - len(done) - len(unknown)
-    assert len(done) <= effects.total() <= len(done) + len(unknown) + refused
+    refused = len(results) - len(finished) - len(unknown)
+    assert len(finished) <= effects.total() <= len(finished) + len(unknown) + refused
 
 
 WRITER = """
@@ -188,23 +188,23 @@ def test_what_append_returned_is_there_after_a_kill_of_a_hundred_writers(
     path = tmp_path / "s.db"
     child = forks.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
     assert child.stdout is not None
-    told = [child.stdout.readline() for _ in range(250)]
+    lines = [child.stdout.readline() for _ in range(250)]
     killer = threading.Timer(
         random.Random(seed).uniform(0.0, 0.5), lambda: os.kill(child.pid, signal.SIGKILL)
     )
     killer.start()
-    told += child.stdout.readlines()
+    lines += child.stdout.readlines()
     child.wait()
     child.stdout.close()
     returned: Counter[int] = Counter()
-    for line in told:
+    for line in lines:
         number, seq = map(int, line.split())
         returned[number] = max(returned[number], seq)
     assert returned.total() > 200
     with SQLiteStore(path) as store:
         for number, last in returned.items():
             events = store.read(f"c{number}")
-            assert last <= len(events) <= last + 1  # at most the one whose append was not over
+            assert last <= len(events) <= last + 1  # at most the one with the unfinished append
             assert [event.id for event in events] == [
                 f"{number}-{seq}" for seq in range(1, len(events) + 1)
             ]
@@ -214,11 +214,11 @@ def test_what_append_returned_is_there_after_a_kill_of_a_hundred_writers(
 def test_a_fenced_process_begins_nothing_more_and_says_so(tmp_path: Path) -> None:
     ran: list[str] = []
     cancelled = threading.Event()
-    begun = threading.Event()
+    running = threading.Event()
 
     def effect(name: str) -> str:
         ran.append(name)
-        begun.set()
+        running.set()
         cancelled.wait(10)
         return name
 
@@ -229,8 +229,8 @@ def test_a_fenced_process_begins_nothing_more_and_says_so(tmp_path: Path) -> Non
         )
         conversation.send_message("go")
         conversation.start_thread()
-        assert begun.wait(10)
-        # As after an expiry that this process slept through: another one has the lease now, and has
+        assert running.wait(10)
+        # As after an expiry that this process slept through: another process has the lease and has
         # written.
         db = sqlite3.connect(tmp_path / "s.db", isolation_level=None)
         db.execute("UPDATE conversations SET epoch = epoch + 1, holder = 'somebody' WHERE id = 'c'")
@@ -238,7 +238,7 @@ def test_a_fenced_process_begins_nothing_more_and_says_so(tmp_path: Path) -> Non
         deadline = time.monotonic() + 60
         while (
             conversation.failure is None
-        ):  # the store's watcher tells it, in the middle of the call
+        ):  # the store's watcher reports it in the middle of the call
             assert time.monotonic() < deadline
             time.sleep(0.01)
         cancelled.set()

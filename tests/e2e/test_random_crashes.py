@@ -1,5 +1,5 @@
-"""Programs that nobody thought of, killed anywhere: what holds of the chosen ones in
-`test_crashes.py` holds of any."""
+"""Random programs, killed at random points: the guarantees of `test_crashes.py` hold for any
+program."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.crash_programs import Do, Plan, Program, judge
 from tests.samples import one_in
 
 DECIDABLE = ("plain", "mail", "idempotent", "reads")
-KILLS = 12  # of each program; a few more or less, as chance has it
+KILLS = 12  # of each program; the exact number is random
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Any program: up to three answers of up to five calls."""
+    """Draw any program: up to three answers of up to five calls."""
     names = iter("abcdefghijklmno")
     simple = ["plain", "mail", "idempotent", "reads", "torn", "retries"]
     kinds = st.sampled_from([*simple, *simple, "big", "says", "pauses", "child"])
@@ -53,8 +53,8 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-def written(plan: Plan) -> str:
-    """A plan as one can read it."""
+def as_text(plan: Plan) -> str:
+    """Return a plan as readable text."""
     lines = [
         f"parallel {plan.parallel}, side by side {plan.side_by_side}, messages {plan.messages},"
         f" stream {plan.stream}, inbox {plan.inbox}, during {plan.during!r}"
@@ -69,7 +69,7 @@ def written(plan: Plan) -> str:
 
 
 def survives(plan: Plan, seed: int, twice: bool) -> int:
-    """Kill a program here and there; `seed` says where. Returns the number of kills."""
+    """Kill a program at points that `seed` selects. Return the number of kills."""
     appends = 12 + 4 * len(plan.dos)
     share = KILLS / appends / 3
 
@@ -119,7 +119,7 @@ def test_no_program_loses_or_repeats_anything(twice: bool) -> None:
         1,
     )
     def holds(plan: Plan, seed: int) -> None:
-        note(f"\n{written(plan)}")
+        note(f"\n{as_text(plan)}")
         kills.append(survives(plan, seed, twice))
 
     holds()

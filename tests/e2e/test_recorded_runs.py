@@ -1,5 +1,5 @@
-"""Eight real runs of a coding agent, replayed end to end: their answers served over the wire, their
-outputs given by a tool."""
+"""Eight real runs of a coding agent, replayed end to end: a server gives their answers, and a
+tool gives their outputs."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Recorded:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("kept", ["memory", "sqlite"])
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
 def test_a_recorded_run_is_in_the_journal_turn_by_turn(
-    path: Path, kept: str, tmp_path: Path
+    path: Path, backend: str, tmp_path: Path
 ) -> None:
     recorded = Recorded(path)
     responses = [turn["response"] for turn in recorded.turns]
-    store = SQLiteStore(tmp_path / "runs.db", "process") if kept == "sqlite" else None
+    store = SQLiteStore(tmp_path / "runs.db", "process") if backend == "sqlite" else None
     with ModelServer([*responses, text("Submitted.")]) as server:
         llm = LLM("deepseek-chat", api_key="k", base_url=server.url)
         bash = Tool.from_function(recorded.bash)
@@ -74,7 +74,7 @@ def test_a_recorded_run_is_in_the_journal_turn_by_turn(
         requests = list(server.requests)
     events = state.events if store is None else store.read("run")
     if store is not None:
-        assert tuple(events) == state.events  # what the disk holds is what happened
+        assert tuple(events) == state.events  # the disk holds the events of the run
         store.close()
     answers = [event for event in events if isinstance(event, ev.AssistantReplied)]
     assert len(answers) == len(responses) + 1
@@ -103,8 +103,8 @@ def test_a_recorded_run_is_in_the_journal_turn_by_turn(
 
 
 def _each_request_begins_with_the_one_before(requests: list[Any]) -> None:
-    """Byte for byte, up to the bracket that closes the messages: what a provider's prefix cache
-    needs."""
+    """Check that each request begins with the one before, byte for byte, up to the bracket that
+    closes the messages. A provider's prefix cache needs this."""
     for earlier, later in itertools.pairwise(requests):
         closing = json.dumps(earlier.messages[-1]["content"])[-10:].encode()
         same = earlier.body[: earlier.body.rindex(closing)]

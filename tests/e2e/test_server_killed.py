@@ -1,5 +1,5 @@
-"""`kill -9` of a real `holdfast serve` while many conversations run; it is started again on the same
-port and files, and all of them finish."""
+"""`kill -9` of a real `holdfast serve` while many conversations run. It is started again on the
+same port and files, and all of them finish."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.waiting import until
 
 COUNT, STEPS, KILLS = 50 // one_in(1, 2), 8, 3
 
-# Effects are counted on disk, one line each, so that a process that is killed has them counted too.
+# Effects are counted on disk, one line each, so that those of a killed process count, too.
 MODULE = """
 import os, time
 from pathlib import Path
@@ -55,13 +55,14 @@ register_tool("again", lambda: Tool("again", "May be repeated.", effect, annotat
 
 
 class Client:
-    """One conversation as its client has it: what it was told, and the effects of its own tool."""
+    """One conversation from its client's view: the received events, the sent messages, and the
+    effects of its own tool."""
 
     def __init__(self, number: int, model: str, server: ServeProcess, tools: list[Tool]) -> None:
         self.id = f"c{number}"
-        self.told: list[int] = []
+        self.received_seqs: list[int] = []
         self.own: Counter[str] = Counter()
-        self.sent: list[str] = []
+        self.sent_texts: list[str] = []
         self.workspace = server.workspace()
 
         def mine(name: str) -> str:
@@ -77,10 +78,10 @@ class Client:
         self.conversation.register_event_callback(self.tell, after_seq=0)
 
     def tell(self, event: ev.AnyEvent) -> None:
-        self.told.append(event.seq)
+        self.received_seqs.append(event.seq)
 
     def say(self, text: str) -> None:
-        self.sent.append(self.conversation.send_message(text).text)
+        self.sent_texts.append(self.conversation.send_message(text).text)
 
     def close(self) -> None:
         self.conversation.close()
@@ -88,8 +89,8 @@ class Client:
 
 
 def answer(request: Request) -> Any:
-    """Each answer calls all three tools, under names that tell the step; what was called is counted
-    by the request itself."""
+    """Answer with calls of all three tools, under names that contain the step. The request
+    itself shows how many calls there were."""
     step = sum(
         message["role"] == "assistant" and bool(message.get("tool_calls"))
         for message in request.messages
@@ -138,12 +139,12 @@ def test_many_conversations_survive_kills_of_their_server(
                 time.sleep(chance.random() * 0.1)
                 server.kill()
                 kills += 1
-                # What is said while nobody listens is there once, too.
+                # A message that was sent while no server ran is there once, too.
                 for client in clients[number::10]:
                     late.append(threading.Thread(target=client.say, args=(f"late {number}",)))
                     late[-1].start()
                 server.start()
-                if chance.random() < 0.5:  # while it takes up what was running
+                if chance.random() < 0.5:  # while it resumes the running conversations
                     time.sleep(chance.random() * 0.3)
                     server.kill()
                     kills += 1
@@ -157,7 +158,8 @@ def test_many_conversations_survive_kills_of_their_server(
                 )
                 until(
                     lambda client=client: (
-                        client.told and client.told[-1] == client.conversation.state.last_seq
+                        client.received_seqs
+                        and client.received_seqs[-1] == client.conversation.state.last_seq
                     )
                 )
             judge(clients, library / "effects", kills)
@@ -167,52 +169,52 @@ def test_many_conversations_survive_kills_of_their_server(
                 client.close()
             sys.modules.pop("hf_killed_effects", None)
         assert server.end() == 143
-    with SQLiteStore(tmp_path / "s.db") as store:  # what clients were told is what was journaled
+    with SQLiteStore(tmp_path / "s.db") as store:  # clients received exactly the journaled events
         for id, history in histories.items():
             assert store.read(id)[: len(history)] == history
 
 
 def judge(clients: list[Client], effects: Path, kills: int) -> None:
-    """Every effect as the durability guarantees say: see the table of them."""
+    """Check every effect against the durability guarantees: see their table."""
     server_side = Counter(tuple(line.split()) for line in effects.read_text().splitlines())
     unknown = 0
     for client in clients:
         history = client.conversation.get_history()
-        assert client.told == list(range(1, len(history) + 1)), (
+        assert client.received_seqs == list(range(1, len(history) + 1)), (
             f"{client.id}: callbacks were not told each event once, in order"
         )
-        said = [event.text for event in history if isinstance(event, ev.MessageAdded)]
-        assert sorted(said) == sorted(client.sent), (
+        texts = [event.text for event in history if isinstance(event, ev.MessageAdded)]
+        assert sorted(texts) == sorted(client.sent_texts), (
             f"{client.id}: a message was lost, or is there twice"
         )
-        made = {
+        call_names = {
             call.id: call.name + ":" + call.arguments["name"]
             for event in history
             if isinstance(event, ev.AssistantReplied)
             for call in event.calls
         }
-        assert len(made) == len(set(made.values())) == 3 * STEPS
+        assert len(call_names) == len(set(call_names.values())) == 3 * STEPS
         results = {
             event.call_id: event.result
             for event in history
             if isinstance(event, ev.ToolCallFinished)
         }
-        assert results.keys() == made.keys()
+        assert results.keys() == call_names.keys()
         assert sum(isinstance(event, ev.ToolCallFinished) for event in history) == len(results)
-        for call_id, name in made.items():
+        for call_id, name in call_names.items():
             tool, _, effect = name.partition(":")
             result = results[call_id]
             where = f"{client.id} {call_id} {effect}: {result}"
-            lost = result.meta.get("outcome") == "unknown"
-            unknown += lost
-            assert result.is_error == lost, where
+            is_unknown = result.meta.get("outcome") == "unknown"
+            unknown += is_unknown
+            assert result.is_error == is_unknown, where
             if tool == "mine":  # its client lived all the time
-                assert not lost, where
+                assert not is_unknown, where
                 assert client.own[effect] == 1, where
             elif tool == "once":
-                assert server_side[client.id, effect] in ((0, 1) if lost else (1,)), where
+                assert server_side[client.id, effect] in ((0, 1) if is_unknown else (1,)), where
             else:
-                assert not lost, where
+                assert not is_unknown, where
                 assert 1 <= server_side[client.id, effect] <= 1 + kills, where
         assert client.conversation.state.answer.startswith("Done")
         replayed = client.conversation.replay()

@@ -216,7 +216,7 @@ def test_a_replay_sees_that_a_route_was_given_other_parameters() -> None:
 
 
 def test_the_journaled_parameters_are_those_that_are_sent() -> None:
-    """As with an LLM, the journaled parameters count until a new `Agent` event replaces them."""
+    """The journaled parameters count until a new `Agent` event replaces them."""
     with ModelServer(lambda request: text("Hello.")) as server:
         llm = FallbackLLM([LLM("m", base_url=server.url, temperature=0.1)])
         head = ev.AgentConfigured(

@@ -18,9 +18,8 @@ from tests.model_server import ModelServer, Request
 KEY = "sk-planted-secret"
 
 # Per wire: the answer that calls a tool, the answer after it, and the exact bytes of the first one
-# that
-# must go back. Spaces, key order and escapes differ from ours; `mystery` is an unknown item of the
-# future.
+# that must go back. Spaces, key order and escapes differ from ours; `mystery` is an unknown item of
+# the future.
 
 ANTHROPIC_BLOCKS = [
     '{"type": "thinking",  "thinking": "Add \\u00e9 up.", "signature": "EqQBCkYIChgC=="}',

@@ -257,8 +257,7 @@ CURLY = str.maketrans(
     "\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--"
 )  # replaced in the recorded requests
 # Fields that a provider sends and the recording client did not send back. None of them is required,
-# and none
-# is refused.
+# and none is refused.
 LEFT_OUT = {"status", "logprobs", "content", "output_schema", "annotations"}
 
 

@@ -1,4 +1,4 @@
-"""Background commands: they outlast calls, are collected later, and end with the conversation."""
+"""Background commands outlast calls, are collected later, and end with the conversation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.waiting import until
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FolderRuntime]:
     work = tmp_path / "work"
     work.mkdir()
-    with request.param(work) as found:
-        yield found
+    with request.param(work) as backend:
+        yield backend
 
 
 def call(runtime: FolderRuntime, name: str, by: str = "c", **arguments: Any) -> ToolResult:

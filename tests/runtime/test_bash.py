@@ -1,5 +1,5 @@
-"""The bash of a command: not interactive, without the user's files, and out of reach of what an
-earlier command did."""
+"""The bash of a command: not interactive, without the user's files, and unaffected by earlier
+commands."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def runtime(tmp_path: Path) -> Iterator[LocalRuntime]:
 
 
 def first_lines(text: str) -> list[str]:
-    """The output without the lines that the runtime adds."""
+    """Return the output without the lines that the runtime adds."""
     return [line for line in text.splitlines() if not line.startswith("[")]
 
 
-# --- what it begins with ---
+# --- its initial state ---
 
 
 def test_a_command_sees_no_history_startup_file_or_alias_of_the_user(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_command_sees_no_history_startup_file_or_alias_of_the_user(tmp_path: P
     assert history == "echo secret from history\n"
 
 
-# --- what an earlier command did ---
+# --- effects of earlier commands ---
 
 PROGRAMS = (
     "ls builtin eval printf echo read return trap readonly unset declare exit exec jobs local"
@@ -175,17 +175,17 @@ def test_what_a_command_does_to_its_bash_ends_with_it(
     runtime: LocalRuntime, tmp_path: Path, name: str
 ) -> None:
     runtime.run_command("KEPT=1")
-    begun = time.monotonic()
+    start = time.monotonic()
     attack = runtime.run_command(ATTACKS[name], 30)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - start < 10
     assert attack.meta["timedOut"] is False
     (tmp_path / "pwned").unlink(missing_ok=True)
     for _ in range(2):
-        begun = time.monotonic()
+        start = time.monotonic()
         result = runtime.run_command(
             "ls -d .; eval 'printf %s\\\\n ok'; A=1; [ $A = 1 ] && (exit 41)", 30
         )
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - start < 10
         assert first_lines(result.text) == [".", "ok"]
         assert result.meta["exitCode"] == 41
         assert not (tmp_path / "pwned").exists()
@@ -207,7 +207,7 @@ def test_an_exported_variable_that_changes_programs_is_never_kept_in_silence(
 def test_the_names_of_the_script_are_new_for_each_command(runtime: LocalRuntime) -> None:
     names = {tuple(first_lines(runtime.run_command("compgen -A function").text)) for _ in range(5)}
     assert len(names) == 5
-    assert all(len(found) == 1 for found in names)
+    assert all(len(group) == 1 for group in names)
     assert (
         "readonly function"
         in runtime.run_command('f=$(compgen -A function); eval "$f() { :; }"').text
@@ -228,9 +228,9 @@ def test_a_state_is_read_in_a_time_that_grows_with_its_size() -> None:
         b"declare -x A=$'" + b"\\x" * 2_000_000 + b"\0",
         b'declare -- A="1"\n' * 200_000 + b"\0",
     ):
-        begun = time.process_time()
+        start = time.process_time()
         bash.after(before, data, "_n", (), 0)
-        assert time.process_time() - begun < 3
+        assert time.process_time() - start < 3
     assert (
         os.fsencode(
             bash.after(before, b"declare -x A=$'\\377\\x41\\u00e9\\cA\\n'\n\0", "_n", (), 0)[

@@ -1,5 +1,5 @@
-"""The runtime's tools as a model calls them: through a manager, with arguments that no person would
-send."""
+"""The runtime's tools as a model calls them: through a manager, with arguments that a person
+would not send."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from holdfast import LocalRuntime, ToolCall, ToolManager, ToolResult
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[LocalRuntime]:
-    with LocalRuntime(tmp_path) as found:
-        yield found
+    with LocalRuntime(tmp_path) as backend:
+        yield backend
 
 
 def call(runtime: LocalRuntime, name: str, **arguments: Any) -> ToolResult:

@@ -1,4 +1,4 @@
-"""The edit tools by a model's name, and the tools that an agent is given on request."""
+"""The edit tools by a model's name, and the tools that an agent gets on request."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def test_the_risk_of_a_patch_is_that_of_its_paths(runtime: LocalRuntime, tool: s
         arguments = {"patch": PATCH.format(path)}
         if tool == "write_file":
             arguments = {"path": path, "content": ""}
-        found = next(one for one in runtime.all_tools if one.name == tool)
-        about = Surroundings(annotations=found.annotations, workdir=str(runtime.workdir))
+        patch_tool = next(one for one in runtime.all_tools if one.name == tool)
+        about = Surroundings(annotations=patch_tool.annotations, workdir=str(runtime.workdir))
         risk = RiskRules().assess(ToolCall("1.0", tool, arguments), about)
         assert risk is not None
         return risk.level

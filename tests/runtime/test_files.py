@@ -1,5 +1,5 @@
-"""The file tools: what is read is bounded, what is written is whole, what is edited keeps all else
-as it was."""
+"""The file tools: reads are bounded, writes are whole, and an edit leaves the rest of the file
+unchanged."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def runtime(work: Path) -> Iterator[LocalRuntime]:
 
 
 def call(runtime: LocalRuntime, name: str, /, **arguments: object) -> ToolResult:
-    found = next(tool for tool in runtime.tools if tool.name == name)
-    return found.run(arguments, ToolContext("c1", "1.0"))
+    match = next(tool for tool in runtime.tools if tool.name == name)
+    return match.run(arguments, ToolContext("c1", "1.0"))
 
 
 def refused(runtime: LocalRuntime, name: str, /, **arguments: object) -> str:
-    """The message with which a call fails. It must be one that trying again would not mend."""
+    """Return the error text of a failed call. The error must not be retryable."""
     with pytest.raises(ToolError) as caught:
         call(runtime, name, **arguments)
     assert caught.value.retryable is False
@@ -241,12 +241,12 @@ def test_line_ends_are_matched_as_one_and_written_as_the_file_has_them(
 ) -> None:
     (work / "a").write_bytes(text.encode())
     call(runtime, "edit_file", path="a", old=old, new=new, replace_all=True)
-    # In mixed files a line end inside of the edited region takes the region's own; all else must be
-    # byte for byte the same.
-    found = (work / "a").read_bytes().decode()
-    assert found.replace("\r\n", "\n") == after.replace("\r\n", "\n")
+    # In mixed files a line end inside of the edited region takes the region's own form; the rest
+    # must be byte for byte the same.
+    content = (work / "a").read_bytes().decode()
+    assert content.replace("\r\n", "\n") == after.replace("\r\n", "\n")
     if not ("\r\n" in text and "\n" in text.replace("\r\n", "")):
-        assert found == after
+        assert content == after
 
 
 def test_an_edit_in_a_mixed_file_leaves_every_other_line_end_alone(
@@ -256,9 +256,9 @@ def test_an_edit_in_a_mixed_file_leaves_every_other_line_end_alone(
     call(runtime, "edit_file", path="a", old="4", new="four")
     assert (work / "a").read_bytes() == b"1\r\n2\n3\r\nfour\n5\r\n"
     call(runtime, "edit_file", path="a", old="2\n3", new="two\nthree")
-    found = (work / "a").read_bytes()
-    assert found.startswith(b"1\r\n")
-    assert found.endswith(b"\r\nfour\n5\r\n")
+    content = (work / "a").read_bytes()
+    assert content.startswith(b"1\r\n")
+    assert content.endswith(b"\r\nfour\n5\r\n")
 
 
 def test_a_difference_in_white_space_only_is_said_and_the_lines_are_shown(
@@ -310,12 +310,12 @@ def test_the_search_for_a_near_miss_is_quick_in_a_file_of_50000_lines(
         "another_thing = some_function\n",
         "}\n}\n",
     ):
-        begun = time.process_time()
+        start = time.process_time()
         refused(runtime, "edit_file", path="a", old=old, new="x")
-        assert time.process_time() - begun < 3.0
-    begun = time.process_time()
+        assert time.process_time() - start < 3.0
+    start = time.process_time()
     call(runtime, "edit_file", path="a", old="some_function", new="f", replace_all=True)
-    assert time.process_time() - begun < 3.0
+    assert time.process_time() - start < 3.0
 
 
 def test_edits_that_change_nothing_are_refused(runtime: LocalRuntime, work: Path) -> None:
@@ -411,7 +411,8 @@ def test_allow_outside_allows_the_named_folders_or_all(work: Path, tmp_path: Pat
 
 
 def test_a_store_that_this_process_has_open_is_not_read_here(tmp_path: Path) -> None:
-    """Closing the file would end SQLite's locks, so that another process could remove its log."""
+    """Closing the file would release SQLite's locks, so that another process could remove its
+    log."""
     if not Path("/proc/locks").exists():
         pytest.skip("this system does not list its locks")
     path = tmp_path / "store.db"

@@ -1,5 +1,4 @@
-"""Patterns from outside: git and bash are the judges of what they mean, and none of them can hold
-up the process."""
+"""Patterns from outside: git and bash judge their meaning, and no pattern can block the process."""
 
 from __future__ import annotations
 
@@ -111,13 +110,13 @@ def rule(source: random.Random) -> str:
 
 
 def rules_of(source: random.Random, count: int) -> list[str]:
-    """Rules without `x**/`, for which git does not do what its documentation says."""
-    found: list[str] = []
-    while len(found) < count:
+    """Return rules without `x**/`, for which git does not follow its documentation."""
+    rules: list[str] = []
+    while len(rules) < count:
         one = rule(source)
         if not re.search(r"[^/*!][*][*]|[*][*][^/*]", one):
-            found.append(one)
-    return found
+            rules.append(one)
+    return rules
 
 
 def plant(folder: Path) -> None:
@@ -158,14 +157,14 @@ def test_git_is_the_judge_of_ignore_rules(tmp_path: Path) -> None:
         capture_output=True,
         check=True,
     )
-    wanted = set(os.fsdecode(listed.stdout).split("\0")[:-1])
-    found = set(walk.files_below(tmp_path, lambda: None, lambda: False))
-    wrong = sorted(wanted ^ found)
+    expected = set(os.fsdecode(listed.stdout).split("\0")[:-1])
+    actual = set(walk.files_below(tmp_path, lambda: None, lambda: False))
+    wrong = sorted(expected ^ actual)
     assert not wrong, "\n".join(
-        f"{name} {'missing' if name in wanted else 'not ignored'}: {rules[name.split('/')[0]]}"
+        f"{name} {'missing' if name in expected else 'not ignored'}: {rules[name.split('/')[0]]}"
         for name in wrong[:20]
     )
-    assert len(wanted) < 250 * len(FILES)
+    assert len(expected) < 250 * len(FILES)
 
 
 def test_bash_is_the_judge_of_globs(tmp_path: Path) -> None:
@@ -178,7 +177,7 @@ def test_bash_is_the_judge_of_globs(tmp_path: Path) -> None:
     script = "shopt -s globstar dotglob nullglob\n" + "".join(
         f"printf '%s\\0' {one} x; printf '\\n'\n" for one in patterns
     )
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", script],
         cwd=tmp_path,
         capture_output=True,
@@ -186,12 +185,12 @@ def test_bash_is_the_judge_of_globs(tmp_path: Path) -> None:
         env={"LC_ALL": "C.UTF-8"},
     )
     names = [name for name in FILES if "\\" not in name]
-    for one, line in zip(patterns, done.stdout.split(b"\n"), strict=False):
-        wanted = {os.path.normpath(name) for name in os.fsdecode(line).split("\0")} & set(names)
-        found = {name for name in names if globs.glob(one).match(name)}
+    for one, line in zip(patterns, process.stdout.split(b"\n"), strict=False):
+        expected = {os.path.normpath(name) for name in os.fsdecode(line).split("\0")} & set(names)
+        actual = {name for name in names if globs.glob(one).match(name)}
         if "[:" in one:  # named classes are those of ASCII here
-            wanted, found = wanted - {"é"}, found - {"é"}
-        assert found == wanted, (one, found ^ wanted)
+            expected, actual = expected - {"é"}, actual - {"é"}
+        assert actual == expected, (one, actual ^ expected)
 
 
 @pytest.mark.parametrize(
@@ -212,10 +211,10 @@ def test_a_hostile_line_of_gitignore_costs_nothing(tmp_path: Path, line: str) ->
     (tmp_path / ".gitignore").write_text(line + "\nignored\n")
     for name in ("kept", "ignored", "a" * 200):
         (tmp_path / name).write_text("x")
-    begun = time.process_time()
-    found = set(walk.files_below(tmp_path, lambda: None, lambda: False))
-    assert time.process_time() - begun < 0.5
-    assert "kept" in found
+    start = time.process_time()
+    files = set(walk.files_below(tmp_path, lambda: None, lambda: False))
+    assert time.process_time() - start < 0.5
+    assert "kept" in files
 
 
 def test_a_gitignore_of_many_rules_or_that_is_no_file_is_bounded(tmp_path: Path) -> None:
@@ -225,13 +224,13 @@ def test_a_gitignore_of_many_rules_or_that_is_no_file_is_bounded(tmp_path: Path)
     os.mkfifo(tmp_path / "sub" / ".gitignore")
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / ".gitignore").symlink_to("/dev/zero")
-    begun = time.process_time()
+    start = time.process_time()
     assert {"kept"} <= set(walk.files_below(tmp_path, lambda: None, lambda: False))
-    assert time.process_time() - begun < 4
+    assert time.process_time() - start < 4
 
 
 @pytest.mark.parametrize(
-    ("given", "stands_for"),
+    ("pattern", "stands_for"),
     [
         ("*.{js,ts}", ["*.js", "*.ts"]),
         ("{a,b{c,d}}e", ["ae", "bce", "bde"]),
@@ -245,8 +244,8 @@ def test_a_gitignore_of_many_rules_or_that_is_no_file_is_bounded(tmp_path: Path)
         ("{a,{b}}", ["a", "{b}"]),
     ],
 )
-def test_braces_are_those_of_bash(given: str, stands_for: list[str]) -> None:
-    assert globs.braces(given) == stands_for
+def test_braces_are_those_of_bash(pattern: str, stands_for: list[str]) -> None:
+    assert globs.braces(pattern) == stands_for
 
 
 @pytest.mark.parametrize("name", ["glob", "grep", "grep's glob"])
@@ -271,10 +270,10 @@ def test_a_hostile_pattern_of_a_call_is_refused_at_once(
     }[name]
     with LocalRuntime(tmp_path) as runtime:
         tool = next(tool for tool in runtime.tools if tool.name == name.partition("'")[0])
-        begun = time.process_time()
+        start = time.process_time()
         with pytest.raises(ToolError) as error:
             tool.run(arguments, ToolContext("c1", "1.0"))
-        assert time.process_time() - begun < 0.5
+        assert time.process_time() - start < 0.5
         assert len(str(error.value)) < 1_000
 
 
@@ -285,9 +284,9 @@ def test_a_regular_expression_that_takes_long_to_compile_is_stopped(
     monkeypatch.setattr("holdfast.runtime.search._TIMEOUT_SECONDS", 0.5)
     (tmp_path / "a").write_text("x")
     with LocalRuntime(tmp_path) as runtime:
-        begun = time.process_time()
+        start = time.process_time()
         result = runtime.search.grep(GrepQuery("(?i)" + "[\\x00-\\U0010ffff]" * 500))
-        assert time.process_time() - begun < 0.5
+        assert time.process_time() - start < 0.5
     assert "stopped after" in result.text
 
 

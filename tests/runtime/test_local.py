@@ -1,4 +1,4 @@
-"""`LocalRuntime` as a whole: its arguments, its tools, clones, and what importing it costs."""
+"""`LocalRuntime` as a whole: its arguments, its tools, clones, and the cost of its import."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_importing_the_runtime_loads_neither_pydantic_nor_yaml_nor_an_outer_room
         " ('pydantic', 'yaml', 'asyncio') or m.startswith(('holdfast.agent',"
         " 'holdfast.conversation', 'holdfast.llm', 'holdfast.store'))])"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"

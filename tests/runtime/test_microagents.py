@@ -1,5 +1,5 @@
-"""Microagents: which files are read, what their front matter says, and that a bad one harms no
-other."""
+"""Microagents: which files are read, the settings in their front matter, and that a bad file
+harms no other."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_skills_and_notes_of_a_repository_are_read_in_a_fixed_order(tmp_path: Pa
     write(tmp_path / "skills/two/SKILL.md", "two")
     write(tmp_path / ".agents/skills/one/SKILL.md", "one")
     write(tmp_path / "skills/two/notes.md", "not one")
-    found = load_microagents(tmp_path)
-    assert [m.name for m in found] == ["one", "two", "a", "b", "repo", "z"]
+    microagents = load_microagents(tmp_path)
+    assert [m.name for m in microagents] == ["one", "two", "a", "b", "repo", "z"]
     with LocalRuntime(tmp_path) as runtime:
-        assert runtime.load_microagents() == found
+        assert runtime.load_microagents() == microagents
 
 
 def test_front_matter_gives_name_description_and_triggers(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Patches: V4A and unified diffs, as `patch` and `git apply` would apply them, and what a model is
-told of one that does not fit."""
+"""Patches: V4A and unified diffs, as `patch` and `git apply` would apply them, and the errors of
+a patch that does not fit."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_a_patch_adds_changes_deletes_and_moves(runtime: LocalRuntime) -> None:
 
 def test_anchors_lead_to_the_place_among_equal_ones(runtime: LocalRuntime) -> None:
     change = ("@@ class B:", "@@ def f(self):", "-        return 1", "+        return 2")
-    found = patched(runtime, "p.py", PROGRAM, *change)
-    assert found.decode() == PROGRAM[: PROGRAM.rindex("1")] + "2\n"
+    content = patched(runtime, "p.py", PROGRAM, *change)
+    assert content.decode() == PROGRAM[: PROGRAM.rindex("1")] + "2\n"
 
 
 def test_the_anchor_may_be_repeated_as_context(runtime: LocalRuntime) -> None:
@@ -172,8 +172,8 @@ def test_a_miss_says_what_is_out_of_order_and_what_was_done_already(runtime: Loc
     (runtime.workdir / "f").write_text("a\nb\nc\n")
     late = refusal(runtime, v4a("*** Update File: f", "@@", "-c", "+C", "@@", "-a", "+A"))
     assert "at line 1, before the end of the chunk above (line 3)" in late
-    done = refusal(runtime, v4a("*** Update File: f", "@@", "-x", "+b", " c"))
-    assert "Its new lines are at 2-3 already." in done
+    message = refusal(runtime, v4a("*** Update File: f", "@@", "-x", "+b", " c"))
+    assert "Its new lines are at 2-3 already." in message
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ _TEXTS = st.lists(st.sampled_from(["a", "b", "c", "", "  d"]), max_size=14)
 
 @st.composite
 def changed_texts(draw: st.DrawFn) -> tuple[str, str, str]:
-    """A text, a change of it, and the text to which the change is applied."""
+    """Draw a text, a change of it, and the text to which the change is applied."""
     old, new = draw(_TEXTS), draw(_TEXTS)
     keep = draw(st.integers(0, 10))
     new = old[:keep] + new[: draw(st.integers(0, 3))] + old[keep + draw(st.integers(0, 3)) :]
@@ -318,16 +318,16 @@ def diff_of(before: str, after: str) -> str:
             text.split("\n")[-1] != ""
         )
 
-    found = ""
+    diff = ""
     for line in difflib.unified_diff(lines(before), lines(after), "a/f", "b/f"):
-        found += line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-    return found
+        diff += line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+    return diff
 
 
 @pytest.mark.slow
 def test_unified_diffs_are_applied_as_git_and_patch_do(tmp_path: Path) -> None:
-    """`patch` finds moved text by rules of its own where lines repeat, and is compared where
-    nothing has moved."""
+    """`patch` finds moved text by rules of its own where lines repeat, so it is compared only
+    where no text has moved."""
     agreed = {"git": 0, "patch": 0}
 
     @settings(

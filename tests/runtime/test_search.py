@@ -1,4 +1,4 @@
-"""Searching: by name and by content, without what is ignored, and never without end."""
+"""Searches by name and by content: without ignored files, and always bounded."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def test_grep_in_its_other_modes_and_with_a_glob(runtime: LocalRuntime) -> None:
 
 def test_grep_shows_context_and_merges_what_overlaps(runtime: LocalRuntime, work: Path) -> None:
     (work / "n").write_text("".join(f"{n}\n" for n in range(1, 21)))
-    found = lines(runtime, "grep", pattern="^(5|7|15)$", path="n", context_lines=1)
-    assert found == [
+    matches = lines(runtime, "grep", pattern="^(5|7|15)$", path="n", context_lines=1)
+    assert matches == [
         "n-4-4",
         "n:5:5",
         "n-6-6",
@@ -177,10 +177,10 @@ def test_binary_and_special_files_are_passed_over(runtime: LocalRuntime, work: P
     (work / "latin").write_bytes(b"caf\xe9 first\n")
     (work / "wide").write_bytes("first\n".encode("utf-16"))
     os.mkfifo(work / "fifo")
-    found = lines(runtime, "grep", pattern="first", mode="files")
-    assert "binary" not in found
-    assert "fifo" not in found
-    assert {"latin", "wide"} <= set(found)
+    paths = lines(runtime, "grep", pattern="first", mode="files")
+    assert "binary" not in paths
+    assert "fifo" not in paths
+    assert {"latin", "wide"} <= set(paths)
 
 
 def test_links_lead_neither_in_circles_nor_outside(
@@ -192,10 +192,10 @@ def test_links_lead_neither_in_circles_nor_outside(
     (work / "secret.py").symlink_to(tmp_path / "secret.py")
     (work / "self.py").symlink_to("self.py")
     (work / "inside.py").symlink_to("a.py")
-    found = lines(runtime, "grep", pattern="first", mode="files")
-    assert "secret.py" not in " ".join(found)
-    assert "inside.py" in found
-    assert len(found) == 6
+    paths = lines(runtime, "grep", pattern="first", mode="files")
+    assert "secret.py" not in " ".join(paths)
+    assert "inside.py" in paths
+    assert len(paths) == 6
     assert not [
         name
         for name in lines(runtime, "glob", pattern="**/*.py")
@@ -216,9 +216,9 @@ def test_a_pattern_that_would_take_forever_is_stopped(
     (work / "a.txt").write_text("first\n")
     (work / "evil").write_text("a" * 60 + "!\n")
     with LocalRuntime(work) as runtime:
-        begun = time.monotonic()
+        start = time.monotonic()
         result = call(runtime, "grep", pattern="(a+)+$|first")
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - start < 20
     assert "stopped after" in result.text
     assert "a.txt:1:first" in result.text
 
@@ -230,10 +230,10 @@ def test_a_search_is_cancelled_at_once_and_leaves_nothing(work: Path) -> None:
     with LocalRuntime(work) as runtime:
         timer = threading.Timer(0.2, cancelled.cancel)
         timer.start()
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(ToolError, match="cancelled"):
             runtime.search.grep(GrepQuery("(a+)+$"), cancelled)
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - start < 10
         timer.join()
     assert threading.active_count() == threads
 
@@ -260,14 +260,14 @@ def test_glob_patterns(pattern: str, fits: list[str], others: list[str]) -> None
 
 
 def test_a_glob_of_many_stars_is_quick() -> None:
-    begun = time.process_time()
+    start = time.process_time()
     globs.glob("*a*a*a*a*a").match("a" * 60 + "b")
     globs.glob("**/**/**/x").match("a/" * 100)
-    assert time.process_time() - begun < 2
+    assert time.process_time() - start < 2
 
 
 def test_a_pattern_of_many_stars_takes_no_longer_for_what_does_not_fit() -> None:
-    """Each star multiplied the time once: forty characters took a second, sixty half a minute."""
+    """Each star once multiplied the time: forty characters took a second, sixty half a minute."""
     from holdfast.runtime.globs import glob as compiled
 
     assert compiled("*a*a*a*a*a*a*a*b").match("a" * 4000) is None

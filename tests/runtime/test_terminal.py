@@ -1,4 +1,4 @@
-"""The terminal: one shell per conversation, bounded output, and an end for everything that it
+"""The terminal: one shell per conversation, bounded output, and an end for each process that it
 starts."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def call(runtime: LocalRuntime, name: str, /, **arguments: object) -> ToolResult
 
 
 def output(result: ToolResult) -> str:
-    """The text without the lines that the runtime adds."""
+    """Return the text without the lines that the runtime adds."""
     return "\n".join(line for line in result.text.splitlines() if not line.startswith("["))
 
 
@@ -54,7 +54,7 @@ def read_pid(path: Path) -> int:
     return int(path.read_text())
 
 
-# --- what stays between commands ---
+# --- state that stays between commands ---
 
 
 def test_the_directory_and_variables_last_between_commands(
@@ -148,7 +148,7 @@ def test_two_conversations_have_two_shells(runtime: LocalRuntime) -> None:
 
 
 def test_two_conversations_run_at_the_same_time(runtime: LocalRuntime, tmp_path: Path) -> None:
-    # Each waits for the other's file: run one after the other, both would time out.
+    # Each waits for the other's file: in sequence, both would time out.
     def meet(mine: str, other: str, results: dict[str, ToolResult]) -> None:
         command = f"touch {mine}; while [ ! -e {other} ]; do sleep 0.01; done"
         results[mine] = runtime.run_command(command, 5, conversation_id=mine)
@@ -176,7 +176,7 @@ def test_parallel_calls_of_one_conversation_take_turns(
     assert (tmp_path / "log").read_text().split() == ["start", "end"] * 4
 
 
-# --- robust against what models write ---
+# --- robust against models' commands ---
 
 
 def test_a_command_that_exits_leaves_its_directory_and_variables(
@@ -257,11 +257,11 @@ def test_output_without_a_line_end_is_complete(runtime: LocalRuntime) -> None:
 def test_a_background_job_does_not_hold_the_answer_and_its_output_goes_to_a_file(
     runtime: LocalRuntime, tmp_path: Path
 ) -> None:
-    begun = time.monotonic()
+    start = time.monotonic()
     result = runtime.run_command(
         "{ while [ ! -e go ]; do sleep 0.01; done; echo late; } & echo first", 10
     )
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert "first" in result.text
     assert "late" not in result.text
     (tmp_path / "go").touch()
@@ -305,9 +305,9 @@ def test_escape_codes_and_progress_bars_are_shown_as_they_look_last() -> None:
     )
     assert clean("10%\r50%\r100%\ndone\r\n") == "100%\ndone\n"
     assert clean("a_\x08b\x00\x07c") == "abc"
-    begun = time.process_time()
+    start = time.process_time()
     clean("x" * 1_000_000 + "\r" + "\x1b]" * 200_000)
-    assert time.process_time() - begun < 2
+    assert time.process_time() - start < 2
 
 
 def test_a_long_output_is_cut_in_the_middle_and_whole_in_a_file_that_the_read_tool_may_read(
@@ -321,9 +321,9 @@ def test_a_long_output_is_cut_in_the_middle_and_whole_in_a_file_that_the_read_to
     middle = next(line for line in lines if "left out" in line)
     assert result.meta["outputFile"] in middle
     assert result.meta["truncated"] is True
-    shown = sum(len(line) + 1 for line in lines if line.isdigit())
+    visible_size = sum(len(line) + 1 for line in lines if line.isdigit())
     whole = sum(len(str(n)) + 1 for n in range(1, 50001))
-    assert f"{whole - shown:,}" in middle or f"{whole - shown + 1:,}" in middle
+    assert f"{whole - visible_size:,}" in middle or f"{whole - visible_size + 1:,}" in middle
     page = call(runtime, "read_file", path=result.meta["outputFile"], offset=25_000, limit=2)
     assert page.text.splitlines()[:2] == [" 25000\t25000", " 25001\t25001"]
     with pytest.raises(Exception, match="outside"):
@@ -349,20 +349,20 @@ def test_a_hundred_megabytes_are_bounded_in_memory_and_on_disk(runtime: LocalRun
 def test_an_output_keeps_its_head_and_its_tail_whatever_the_pieces(
     tmp_path: Path, sizes: list[int]
 ) -> None:
-    kept = CommandOutput(tmp_path / "out", cap=1_000_000)
+    command_output = CommandOutput(tmp_path / "out", cap=1_000_000)
     data = b"".join(bytes([97 + n]) * size for n, size in enumerate(sizes))
     at = 0
     for size in sizes:
-        kept.append(data[at : at + size])
+        command_output.append(data[at : at + size])
         at += size
     for closed in (False, True):
-        text, cut, end = kept.text(0, 10_000, lambda count: f"{count} out")
+        text, cut, end = command_output.text(0, 10_000, lambda count: f"{count} out")
         assert end == len(data)
         assert text[:100] == data[:100].decode()
         assert text[-5:] == data[-5:].decode()
         assert cut is (len(data) > 10_000)
         if not closed:
-            kept.close()
+            command_output.close()
 
 
 # --- ends ---
@@ -373,13 +373,13 @@ def test_a_timeout_kills_the_whole_process_group_and_keeps_the_shell(
     runtime: LocalRuntime, tmp_path: Path
 ) -> None:
     runtime.run_command("KEPT=1")
-    begun = time.monotonic()
+    start = time.monotonic()
     result = runtime.run_command(
         "sleep 300 & echo $! > a; (sleep 301; true) & (setsid sleep 302 & echo $! > b); sh -c 'echo"
         " $$ > c; sleep 303; true'; echo no",
         0.4,
     )
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert result.is_error
     assert result.error is not None
     assert result.error.type == "timeout"
@@ -405,10 +405,10 @@ def test_a_command_that_ignores_interrupts_is_killed(runtime: LocalRuntime) -> N
         "import signal, time; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN);"
         " print('up'); time.sleep(300)"
     )
-    begun = time.monotonic()
+    start = time.monotonic()
     runtime.run_command("KEPT=1")
     result = runtime.run_command(f'KEPT=2; python3 -c "{script}"\necho after', 0.5)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert "up" in result.text
     assert "after" not in output(result)
     assert "[directory and variables are as they were before it]" in result.text
@@ -416,9 +416,9 @@ def test_a_command_that_ignores_interrupts_is_killed(runtime: LocalRuntime) -> N
 
 
 def test_a_bash_that_ignores_interrupts_is_killed(runtime: LocalRuntime) -> None:
-    begun = time.monotonic()
+    start = time.monotonic()
     result = runtime.run_command("trap '' INT; while :; do sleep 0.01; done", 0.1)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert "timed out" in result.text
     assert output(runtime.run_command("echo ok")) == "ok"
 
@@ -447,16 +447,16 @@ def test_cancelling_ends_whatever_runs_soon(
 
     canceller = threading.Thread(target=cancel)
     canceller.start()
-    begun = time.monotonic()
+    start = time.monotonic()
     result = tool(runtime, "terminal").run(
         {"command": f"touch begun; {command}"}, ToolContext("c1", cancelled=cancelled)
     )
     canceller.join()
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert "interrupted" in result.text
     assert result.error is not None
     assert result.error.type == "cancelled"
-    assert until(lambda: runtime.process_groups() == [])  # what was killed is reaped a moment later
+    assert until(lambda: runtime.process_groups() == [])  # reaping takes a moment
     assert "ok" in call(runtime, "terminal", command="echo ok").text
 
 
@@ -470,10 +470,10 @@ def test_a_call_that_waits_for_its_turn_can_be_cancelled(runtime: LocalRuntime) 
     assert until(lambda: runtime.process_groups())
     cancelled = Cancellation()
     threading.Timer(0.05, cancelled.cancel).start()
-    begun = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(Exception, match="cancelled"):
         runtime.run_command("echo never", cancelled=cancelled)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     ends.cancel()
     first.join()
 
@@ -554,14 +554,14 @@ def test_what_carries_an_owners_mark_can_be_ended_from_elsewhere(
             **os.environ,
             **({processes.OWNER: mark} if proc else {}),
         }  # as a program that the dead owner's agent had run
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", ELSEWHERE, *arguments],
             capture_output=True,
             text=True,
             check=True,
             env=environment,
         )
-        assert done.stdout.split() == [arguments[1], "True", "True", "None"]
+        assert process.stdout.split() == [arguments[1], "True", "True", "None"]
         assert until(lambda: not any(alive(group) for group in groups))
         assert all(alive(group) for group in spared)
 
@@ -572,7 +572,7 @@ def test_an_exit_trap_runs_at_the_end_of_its_command(runtime: LocalRuntime) -> N
     assert output(runtime.run_command("echo $X")) == "1"
 
 
-# --- commands that go on ---
+# --- commands that continue ---
 
 
 def test_a_command_that_goes_on_is_followed_until_its_end(
@@ -641,9 +641,9 @@ def test_a_command_that_starts_while_its_conversation_is_closed_is_ended(
 @pytest.mark.slow
 def test_input_reaches_an_interactive_command_and_eof_ends_it(runtime: LocalRuntime) -> None:
     call(runtime, "terminal", command="python3 -i -q", wait=0.3, interactive=True)
-    begun = time.monotonic()
+    start = time.monotonic()
     answer = call(runtime, "terminal_input", text="print(6 * 7)", wait=10)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert "42" in answer.text
     end = call(runtime, "terminal_input", control="eof", wait=5)
     assert end.meta["exitCode"] == 0
@@ -697,7 +697,7 @@ def test_the_timeout_holds_for_a_command_that_nobody_waits_for(runtime: LocalRun
     assert call(runtime, "terminal_input", wait=3).meta["timedOut"] is True
 
 
-# --- nothing is left ---
+# --- no leftovers ---
 
 
 @pytest.mark.slow
@@ -760,43 +760,43 @@ def test_a_command_can_be_interrupted_also_where_this_process_ignores_interrupts
         signal.signal(signal.SIGINT, before)
 
 
-# --- what is reported while a command runs ---
+# --- reports while a command runs ---
 
 
-def reported(runtime: LocalRuntime, command: str, **arguments: object) -> list[str]:
-    seen: list[str] = []
-    context = ToolContext("c1", "1.0", progress=seen.append)
+def progress_of(runtime: LocalRuntime, command: str, **arguments: object) -> list[str]:
+    texts: list[str] = []
+    context = ToolContext("c1", "1.0", progress=texts.append)
     tool(runtime, "terminal").run({"command": command, **arguments}, context)
-    return seen
+    return texts
 
 
 @pytest.mark.slow
 def test_the_end_of_the_output_is_reported_while_a_command_runs(
     runtime: LocalRuntime, tmp_path: Path
 ) -> None:
-    seen: list[str] = []
+    texts: list[str] = []
 
     def go_on(text: str) -> None:
-        seen.append(text)
-        (tmp_path / f"{len(seen)}").touch()
+        texts.append(text)
+        (tmp_path / f"{len(texts)}").touch()
 
     wait = "until test -e $n; do sleep 0.02; done"
     script = f"printf '\\033[31mred\\033[0m\\n'; n=1; {wait}; seq 1 5000; n=2; {wait}; echo end"
     context = ToolContext("c1", "1.0", progress=go_on)
     result = tool(runtime, "terminal").run({"command": script}, context)
-    assert seen[0] == "\x1b[31mred\x1b[0m\n"  # as the program wrote it
-    assert seen[1].endswith("\n4999\n5000\n")
-    assert 0 < len(seen[1]) <= 4000
-    assert int(seen[1].partition("\n")[0]) > 4000  # it begins with a whole line
+    assert texts[0] == "\x1b[31mred\x1b[0m\n"  # as the program wrote it
+    assert texts[1].endswith("\n4999\n5000\n")
+    assert 0 < len(texts[1]) <= 4000
+    assert int(texts[1].partition("\n")[0]) > 4000  # it begins with a whole line
     assert "end" in output(result)
 
 
 def test_a_short_command_reports_nothing(runtime: LocalRuntime) -> None:
-    assert reported(runtime, "echo hello") == []
+    assert progress_of(runtime, "echo hello") == []
 
 
 @pytest.mark.slow
 def test_a_silent_command_reports_nothing_and_its_wait_ends_in_time(runtime: LocalRuntime) -> None:
     began = time.monotonic()
-    assert reported(runtime, "sleep 30", wait=1) == []
+    assert progress_of(runtime, "sleep 30", wait=1) == []
     assert time.monotonic() - began < 20

@@ -35,8 +35,8 @@ def fill(work: Path) -> None:
 
 
 def apply_until(work: Path, number: int, act: Callable[[], object]) -> int:
-    """Apply the patch in a child process in which `act` is called instead of the system call of
-    this number; return the child's status."""
+    """Apply the patch in a child process that calls `act` in place of the system call with this
+    number; return the child's status."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]
@@ -96,10 +96,10 @@ def test_a_patch_that_ends_at_any_system_call_changes_all_files_or_none(
         if act is fail:
             assert os.waitstatus_to_exitcode(status) in (0, 3), number
         with LocalRuntime(work):
-            found = listing(work)
-        assert found in (BEFORE, AFTER), (number, found)
+            contents = listing(work)
+        assert contents in (BEFORE, AFTER), (number, contents)
         assert stat.S_IMODE((work / "a").stat().st_mode) == 0o640
-        outcomes.append(found == AFTER)
+        outcomes.append(contents == AFTER)
         if act is fail:
             assert outcomes[-1] == (status == 0), number
         if status == 0 and (act is kill or number > 150):

@@ -1,2 +1,2 @@
-"""Benchmarks that others wrote, played through the agent loop. Each runs in a process of its own,
+"""Third-party benchmarks, played through the agent loop. Each runs in a process of its own,
 which has the benchmark's packages (see `test_benchmarks_of_others.py`)."""

@@ -51,59 +51,59 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def schema(given: Any) -> Any:
+def schema(definition: Any) -> Any:
     """Return BFCL's form of a JSON Schema as a JSON Schema."""
-    if isinstance(given, list):
-        return [schema(one) for one in given]
-    if not isinstance(given, dict):
-        return given
-    found = {key: schema(value) for key, value in given.items()}
-    kind = found.get("type")
+    if isinstance(definition, list):
+        return [schema(one) for one in definition]
+    if not isinstance(definition, dict):
+        return definition
+    converted = {key: schema(value) for key, value in definition.items()}
+    kind = converted.get("type")
     if isinstance(kind, str) and kind in _TYPES:
-        found.pop("type")
+        converted.pop("type")
         if _TYPES[kind] is not None:
-            found["type"] = _TYPES[kind]
-    return found
+            converted["type"] = _TYPES[kind]
+    return converted
 
 
 def back_ends(entry: dict[str, Any]) -> dict[str, Any]:
     """Return the task's back ends by class, in their first state."""
-    found: dict[str, Any] = {}
+    instances: dict[str, Any] = {}
     for name in entry["involved_classes"]:
         module = importlib.import_module(CLASS_FILE_PATH_MAPPING[name])
-        found[name] = getattr(module, name)()
+        instances[name] = getattr(module, name)()
         if name not in STATELESS_CLASSES:
             config = copy.deepcopy(entry["initial_config"].get(name, {}))
-            found[name]._load_scenario(config, long_context="long_context" in entry["id"])
-    return found
+            instances[name]._load_scenario(config, long_context="long_context" in entry["id"])
+    return instances
 
 
 def tools(instances: dict[str, Any], tally: Tally) -> dict[str, Tool]:
     """Return the methods of back ends as tools by name, with BFCL's own schemas."""
-    made: dict[str, Tool] = {}
+    tools_by_name: dict[str, Tool] = {}
     for name, instance in instances.items():
         file = DATA / "multi_turn_func_doc" / MULTI_TURN_FUNC_DOC_FILE_MAPPING[name]
         for doc in lines(file):
             call = as_json(doc["name"], getattr(instance, doc["name"]), tally)
-            made[doc["name"]] = Tool(
+            tools_by_name[doc["name"]] = Tool(
                 doc["name"], doc["description"], call, schema(doc["parameters"])
             )
-    return made
+    return tools_by_name
 
 
 def as_json(name: str, method: Callable[..., Any], tally: Tally) -> Callable[..., Any]:
-    """Return a method whose results are JSON: others are text, as BFCL's own harness gives them to
-    a model."""
+    """Return a method whose results are JSON. Other results become text, as BFCL's own harness
+    gives them to a model."""
 
     @functools.wraps(method)
     def call(**arguments: Any) -> Any:
-        found = method(**arguments)
+        value = method(**arguments)
         try:
-            json.dumps(found)
+            json.dumps(value)
         except TypeError:
             tally.note("results that are not JSON", name)
-            return str(found)
-        return found
+            return str(value)
+        return value
 
     return call
 
@@ -123,12 +123,12 @@ def fitting(tool: Tool, call: WantedCall, tally: Tally) -> Tool:
     return tool
 
 
-def wanted(text: str, named: dict[str, Tool]) -> WantedCall:
+def expected_call(text: str, tools_by_name: dict[str, Tool]) -> WantedCall:
     """Return a call of the ground truth, which is a Python expression with literal arguments."""
     call = ast.parse(text, mode="eval").body
     assert isinstance(call, ast.Call)
     assert isinstance(call.func, ast.Name)
-    parameters = list(named[call.func.id].input_schema["properties"])
+    parameters = list(tools_by_name[call.func.id].input_schema["properties"])
     pairs = [*zip(parameters, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
     return WantedCall(call.func.id, {name: ast.literal_eval(value) for name, value in pairs})
 
@@ -140,7 +140,7 @@ def as_python(call: Any) -> str:
 
 
 def plain(text: str) -> Any:
-    """Return a result as data, however it was written."""
+    """Return a result as data, whatever its notation."""
     try:
         return json.loads(text)
     except ValueError:
@@ -153,30 +153,30 @@ def plain(text: str) -> Any:
 def run(entry: dict[str, Any], truth: list[list[str]], way: str, tally: Tally) -> None:
     """Play a task; raise `AssertionError` at the first turn whose state or results differ."""
     instances = back_ends(entry)
-    named = tools(instances, tally)
-    calls = [[wanted(text, named) for text in texts] for texts in truth]
+    tools_by_name = tools(instances, tally)
+    calls = [[expected_call(text, tools_by_name) for text in texts] for texts in truth]
     for call in [call for turn in calls for call in turn]:
-        named[call.name] = fitting(named[call.name], call, tally)
+        tools_by_name[call.name] = fitting(tools_by_name[call.name], call, tally)
     late: dict[str, list[str]] = entry.get("missed_function", {})
-    brought = {name: int(turn) for turn, names in late.items() for name in names}
+    late_tools = {name: int(turn) for turn, names in late.items() for name in names}
     for number, call in [(number, call) for number, turn in enumerate(calls) for call in turn]:
-        if number < brought.get(call.name, 0):
+        if number < late_tools.get(call.name, 0):
             tally.note("calls of a function that comes later", f"{entry['id']}: {call.name}")
-            del brought[call.name]
+            del late_tools[call.name]
     turns = [
         Turn(
             "\n".join(message["content"] for message in entry["question"][number])
             or _MORE_FUNCTIONS,
             calls[number],
-            [named[name] for name, turn in brought.items() if turn == number],
+            [tools_by_name[name] for name, turn in late_tools.items() if turn == number],
         )
         for number in range(len(truth))
     ]
     decoded: list[list[list[str]]] = []
 
-    def after(number: int, made: list[MadeCall]) -> None:
+    def after(number: int, turn_calls: list[MadeCall]) -> None:
         tally.counts["turns"] += 1
-        tally.counts["calls"] += len(made)
+        tally.counts["calls"] += len(turn_calls)
         results, theirs = execute_multi_turn_func_call(
             truth[number],
             entry["initial_config"],
@@ -187,7 +187,7 @@ def run(entry: dict[str, Any], truth: list[list[str]], way: str, tally: Tally) -
         )
         verdict = state_checker(instances, theirs)
         assert verdict["valid"], verdict
-        for one, result in zip(made, results, strict=True):
+        for one, result in zip(turn_calls, results, strict=True):
             if one.result.is_error:
                 error = one.result.error
                 tally.counts["failed calls"] += 1
@@ -203,9 +203,9 @@ def run(entry: dict[str, Any], truth: list[list[str]], way: str, tally: Tally) -
                     ours,
                     result,
                 )
-        decoded.append([[as_python(one.call)] for one in made])
+        decoded.append([[as_python(one.call)] for one in turn_calls])
 
-    first = [tool for name, tool in named.items() if name not in brought]
+    first = [tool for name, tool in tools_by_name.items() if name not in late_tools]
     play(first, turns, way, after)
     category = entry["id"].rpartition("_")[0]
     verdict = multi_turn_checker(decoded, truth, entry, category, f"journal_{way}")

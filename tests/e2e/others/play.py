@@ -53,11 +53,11 @@ def answers(turn: Turn, way: str, functions: dict[str, str]) -> list[Any]:
         return [calls, "Done."]
     lines: list[str] = []
     for name, arguments in calls:
-        given = f"**{arguments!r}"
-        # The ground truths go on after a call that fails, as a model does.
+        arguments_text = f"**{arguments!r}"
+        # The ground truths continue after a failed call, as a model does.
         lines += [
             "try:",
-            f"    print(await {functions[name]}({given}))",
+            f"    print(await {functions[name]}({arguments_text}))",
             "except RuntimeError as error:",
             "    print(error)",
         ]
@@ -79,7 +79,7 @@ def play(
     # A ground truth may repeat itself, and may be long.
     agent = Agent(model, tools, code=way == "code", stuck=None, limits=Limits(steps=1_000))
     with MemoryStore() as store, Conversation(agent, store) as conversation:
-        seen = 0
+        event_count = 0
         for number, turn in enumerate(turns):
             for tool in turn.new_tools:
                 agent.tools.register(tool)
@@ -94,11 +94,11 @@ def play(
             state = conversation.run()
             assert state.status is ConversationStatus.FINISHED, (state.status, state.error)
             assert not script
-            made = list(calls_of(state.events[seen:]))
-            wanted = [(call.name, call.arguments) for call in turn.calls]
-            assert [(one.call.name, one.call.arguments) for one in made] == wanted
-            seen = len(state.events)
-            after(number, made)
+            turn_calls = list(calls_of(state.events[event_count:]))
+            expected = [(call.name, call.arguments) for call in turn.calls]
+            assert [(one.call.name, one.call.arguments) for one in turn_calls] == expected
+            event_count = len(state.events)
+            after(number, turn_calls)
         played = replay(conversation.state.events, agent)
         assert played.same, str(played)
 
@@ -119,13 +119,13 @@ class Tally:
     def __init__(self) -> None:
         self.counts = {"tasks": 0, "turns": 0, "calls": 0, "failed calls": 0, "reached": 0}
         self.missed: dict[str, str] = {}
-        self.named: dict[str, list[str]] = {}
+        self.facts: dict[str, list[str]] = {}
 
     def note(self, kind: str, what: str) -> None:
-        """Name something about the ground truths that one should know."""
-        named = self.named.setdefault(kind, [])
-        if what not in named:
-            named.append(what)
+        """Record a fact about the ground truths."""
+        facts = self.facts.setdefault(kind, [])
+        if what not in facts:
+            facts.append(what)
 
     def run(self, task: str, play: Callable[[], None]) -> None:
         """Play a task; count whether it reached the benchmark's end state."""
@@ -138,7 +138,7 @@ class Tally:
             self.counts["reached"] += 1
 
     def print(self) -> None:
-        json.dump({**self.counts, "missed": self.missed, "named": self.named}, sys.stdout)
+        json.dump({**self.counts, "missed": self.missed, "named": self.facts}, sys.stdout)
 
 
 def arguments_of(programs: str) -> argparse.Namespace:

@@ -1,9 +1,10 @@
-"""tau2-bench's tasks: its Python environments as tools, its expected actions as the model, its own
-evaluator as the judge.
+"""tau2-bench's tasks: its Python environments as tools, its expected actions as the model, its
+own evaluator as the judge.
 
     PYTHONPATH=.venv/tau2:src:. python -m tests.e2e.others.tau2 --way code
 
-The model also has the tools of the user, whose actions the tasks of `telecom` expect too.
+The model also has the tools of the user, since the tasks of `telecom` expect their actions,
+too.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DOMAINS = ("mock", "airline", "retail", "telecom")
 
 
 def evaluator() -> Any:
-    """Return tau2's evaluator of environments. Its module imports pandas, for tables that it does
+    """Return tau2's evaluator of environments. Its module imports pandas for tables that it does
     not make here."""
     sys.modules.setdefault("pandas", MagicMock())
     return importlib.import_module("tau2.evaluator.evaluator_env").EnvironmentEvaluator
@@ -60,32 +61,34 @@ class Domain:
 
 def tools(environment: Environment) -> dict[str, Tool]:
     """Return the tools of the assistant and of the user, with tau2's own schemas."""
-    made: dict[str, Tool] = {}
+    tools_by_name: dict[str, Tool] = {}
     users = environment.get_user_tools() if environment.user_tools is not None else []
-    for requestor, given in (("assistant", environment.get_tools()), ("user", users)):
-        for one in given:
+    for requestor, tool_list in (("assistant", environment.get_tools()), ("user", users)):
+        for one in tool_list:
             function = one.openai_schema["function"]
-            assert one.name not in made
+            assert one.name not in tools_by_name
             call = caller(environment, one.name, requestor)
-            made[one.name] = Tool(one.name, function["description"], call, function["parameters"])
-    return made
+            tools_by_name[one.name] = Tool(
+                one.name, function["description"], call, function["parameters"]
+            )
+    return tools_by_name
 
 
 def caller(environment: Environment, name: str, requestor: str) -> Callable[..., str]:
-    """Return a function that does what the environment does for a call of a model."""
+    """Return a function that makes a call in the environment, as for a model."""
 
     def call(**arguments: Any) -> str:
-        found = environment.make_tool_call(name, requestor=requestor, **arguments)
+        message = environment.make_tool_call(name, requestor=requestor, **arguments)
         environment.sync_tools()
-        return environment.to_json_str(found)
+        return environment.to_json_str(message)
 
     return call
 
 
-def trajectory(made: list[MadeCall], requestors: list[str]) -> list[Message]:
+def trajectory(calls: list[MadeCall], requestors: list[str]) -> list[Message]:
     """Return calls of the journal and their results as tau2's messages."""
     messages: list[Message] = []
-    for one, requestor in zip(made, requestors, strict=True):
+    for one, requestor in zip(calls, requestors, strict=True):
         call = TheirCall(
             id=one.call.id, name=one.call.name, arguments=one.call.arguments, requestor=requestor
         )
@@ -111,9 +114,9 @@ def run(domain: Domain, task: Task, way: str, tally: Tally) -> None:
     )
     criteria = task.evaluation_criteria
     actions = list(criteria.actions or []) if criteria else []
-    named = tools(environment)
-    wanted = [WantedCall(action.name, action.arguments) for action in actions]
-    made: list[MadeCall] = []
+    tools_by_name = tools(environment)
+    expected = [WantedCall(action.name, action.arguments) for action in actions]
+    journal_calls: list[MadeCall] = []
 
     def after(number: int, calls: list[MadeCall]) -> None:
         tally.counts["turns"] += 1
@@ -127,11 +130,11 @@ def run(domain: Domain, task: Task, way: str, tally: Tally) -> None:
                     f"calls of the ground truth that fail: {kind}",
                     f"{domain.name} {task.id[:60]}: {one.call.name}: {one.result.text[:200]}",
                 )
-        made.extend(calls)
+        journal_calls.extend(calls)
 
-    play(list(named.values()), [Turn(str(task.user_scenario), wanted)], way, after)
-    messages = [*history, *trajectory(made, [action.requestor for action in actions])]
-    built: list[Environment] = []  # by the evaluator: of the messages, and of the expected actions
+    play(list(tools_by_name.values()), [Turn(str(task.user_scenario), expected)], way, after)
+    messages = [*history, *trajectory(journal_calls, [action.requestor for action in actions])]
+    built: list[Environment] = []  # of the messages, and of the expected actions
 
     def build(solo_mode: bool = False) -> Environment:
         built.append(domain.environment(solo_mode))
@@ -140,7 +143,7 @@ def run(domain: Domain, task: Task, way: str, tally: Tally) -> None:
     reward = evaluator().calculate_reward(build, task, messages)
     unmet = [check.env_assertion for check in reward.env_assertions or () if not check.met]
     for assertion in unmet:
-        # Nor does the state that the expected actions lead to.
+        # The state after the expected actions does not match either.
         assert not built[1].run_env_assertion(assertion, raise_assertion_error=False), reward
         tally.note("assertions that the expected actions miss", f"{domain.name} {task.id}")
     assert reward.reward == 1.0 or unmet, reward
@@ -156,7 +159,7 @@ def run(domain: Domain, task: Task, way: str, tally: Tally) -> None:
 
 def main() -> None:
     logger.remove()
-    gc.disable()  # it would look at the many objects of each environment as they are made
+    gc.disable()  # it would scan the many objects of each new environment
     options, tally = arguments_of(__doc__ or ""), Tally()
     for name in DOMAINS:
         domain = Domain(name)

@@ -1,7 +1,7 @@
 """The attacks on a sandbox: programs that print SUCCEEDED if they reach their aim.
 
-Each program runs outside of a box first, where it must succeed (the negative control), and then in
-a box of each mechanism. `victim` in a program is the record of the things that it attacks.
+Each program runs outside of a box first, where it must succeed (the negative control), and
+then in a box of each mechanism. In a program, `victim` is the record of its targets.
 """
 
 from dataclasses import dataclass
@@ -32,8 +32,11 @@ class Attack:
 
 @dataclass(frozen=True)
 class RefusedCall:
-    """A system call that a box refuses: its numbers on x86-64 and aarch64, and arguments with which
-    the kernel's own answer is another one than EPERM."""
+    """A system call that a box refuses.
+
+    It has the call's numbers on x86-64 and aarch64, and arguments for which the kernel itself
+    gives another error than EPERM.
+    """
 
     name: str
     x86_64: int
@@ -323,7 +326,7 @@ while time.monotonic() < until:
                 pass
 """
 
-# The kernel's own answers are, for example, EBADF or EFAULT.
+# The kernel itself gives, for example, EBADF or EFAULT.
 REFUSED_CALLS = (
     RefusedCall("io_uring_setup", 425, 425, (1, 0)),
     RefusedCall("userfaultfd", 323, 282, (1,)),

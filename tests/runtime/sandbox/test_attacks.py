@@ -1,4 +1,4 @@
-"""Attacks on the boxes of each mechanism, and that each of them succeeds outside of a box."""
+"""Attacks on the boxes of each mechanism; each attack succeeds outside of a box."""
 
 import contextlib
 import ctypes
@@ -44,16 +44,16 @@ MOUNTS = [] if PYTHON.startswith("/usr/") else [Mount(os.path.realpath(sys.base_
 
 @pytest.fixture(params=[mechanism.name for mechanism in MECHANISMS])
 def mechanism(request: pytest.FixtureRequest) -> str:
-    [found] = [one for one in MECHANISMS if one.name == request.param]
-    if problem := found.missing():
+    [entry] = [one for one in MECHANISMS if one.name == request.param]
+    if problem := entry.missing():
         pytest.skip(problem)
     return str(request.param)
 
 
 @pytest.fixture
 def work(tmp_path: Path, mechanism: str) -> Generator[Path]:
-    """A work folder with a git repository, which any user may enter: Landlock's boxes of root have
-    another one."""
+    """Return a work folder with a git repository that any user may enter, since Landlock's boxes
+    of root have another user."""
     with tempfile.TemporaryDirectory(prefix="work-", dir="/tmp") as folder:
         work = Path(folder)
         work.chmod(0o755)
@@ -63,7 +63,7 @@ def work(tmp_path: Path, mechanism: str) -> Generator[Path]:
 
 @pytest.fixture
 def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
-    """The things that attacks aim at: files, services, a process."""
+    """Yield the targets of attacks: files, services, a process."""
     name, canary = f"holdfast-attack-{secrets.token_hex(4)}", f"canary-{secrets.token_hex(8)}"
     secret = tmp_path / "secret"
     secret.write_text(canary)
@@ -118,7 +118,7 @@ def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
         )
         stack.callback(process.wait)
         stack.callback(process.kill)
-        found = {
+        targets = {
             "name": name,
             "canary": canary,
             "secret": str(secret),
@@ -131,8 +131,8 @@ def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
             "queue": queue,
             "program": str(tmp_path / "program"),
         }
-        (work / "victim.json").write_text(json.dumps(found))
-        yield found
+        (work / "victim.json").write_text(json.dumps(targets))
+        yield targets
 
 
 def succeeds(runtime: FolderRuntime, program: str) -> tuple[bool, str]:
@@ -149,7 +149,7 @@ def test_an_attack_succeeds_outside_and_fails_in_a_box(
     with SandboxedRuntime(work, mechanism=mechanism, mounts=MOUNTS, limits=LIMITS) as runtime:
         won, text = succeeds(runtime, attack.program)
         assert not won, text
-        assert "[exit code" in text  # it ran, and ended by itself
+        assert "[exit code" in text  # it ran and ended by itself
         assert "[exit code 127]" not in text
     if not attack.root or os.getuid() == 0:
         with LocalRuntime(work) as plain:
@@ -213,7 +213,7 @@ def test_a_call_of_a_program_for_32_bits_ends_it_in_a_box(
 def test_a_command_has_no_descriptor_but_its_streams(
     mechanism: str, work: Path, victim: dict[str, Any]
 ) -> None:
-    """The supervisor's socket, or that of the waiting bash, would be a way out."""
+    """The supervisor's socket or that of the waiting bash would be a way out."""
     program = (
         "for fd in range(3, 999):\n    try: succeeded(fd, os.fstat(fd))\n    except OSError: pass"
     )
@@ -224,8 +224,8 @@ def test_a_command_has_no_descriptor_but_its_streams(
             assert "exit code 0" in text
     command = [PYTHON, "-I", "-S", "attack.py"]
     with open(work / "victim.json") as file:
-        done = subprocess.run(command, cwd=work, pass_fds=(file.fileno(),), capture_output=True)
-    assert b"SUCCEEDED" in done.stdout
+        process = subprocess.run(command, cwd=work, pass_fds=(file.fileno(),), capture_output=True)
+    assert b"SUCCEEDED" in process.stdout
 
 
 FAMILIES = {"vsock": 40, "packet": 17, "alg": 38, "xdp": 44, "key": 15, "bluetooth": 31}
@@ -258,7 +258,7 @@ def test_bubblewrap_does_not_show_the_machine_s_name(work: Path, mechanism: str)
 def test_a_later_git_outside_runs_nothing_that_a_box_has_written(
     mechanism: str, tmp_path: Path, work: Path
 ) -> None:
-    """Also not by a folder of a second configuration, to which git is led."""
+    """This holds for a folder of a second configuration, too, to which git is led."""
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o755)
@@ -275,9 +275,9 @@ def test_a_later_git_outside_runs_nothing_that_a_box_has_written(
         return (tmp_path / "ran").exists()
 
     with SandboxedRuntime(work, mechanism=mechanism) as runtime:
-        done = runtime.run_command("bash prepare.sh").text
-        # Landlock's supervisor lets nobody make the file; bubblewrap cannot keep one from it.
-        assert ("exit code 0" if mechanism == "bubblewrap" else "Read-only file system") in done
+        output = runtime.run_command("bash prepare.sh").text
+        # Landlock's supervisor refuses to create the file; bubblewrap cannot prevent it.
+        assert ("exit code 0" if mechanism == "bubblewrap" else "Read-only file system") in output
     assert not later()
     subprocess.run(["bash", "prepare.sh"], cwd=work, check=True)
     assert later()
@@ -313,7 +313,7 @@ def test_a_repository_that_a_box_made_unusable_is_usable_again(
 
 def test_no_process_and_no_file_outlives_the_box(mechanism: str, work: Path) -> None:
     mark = f"holdfast-{secrets.token_hex(6)}"
-    # In the background, in a session of its own, without the environment by which it is found.
+    # In the background, in a session of its own, without the environment that identifies it.
     command = (
         f"setsid env -i bash -c 'exec -a {mark} sleep 300' >/dev/null 2>&1 & touch /tmp/{mark}"
     )
@@ -331,7 +331,7 @@ def test_no_process_and_no_file_outlives_the_box(mechanism: str, work: Path) -> 
     assert not Path(f"/tmp/{mark}").exists()
 
 
-# In sessions of their own, without the environment by which they are found, busy, and forking.
+# In sessions of their own, without the environment that identifies them, busy, and forking.
 DAEMONS = (
     "for n in 1 2 3 4 5 6 7 8; do setsid env -i bash -c"
     " 'while :; do (exec -a {mark} sleep 0.05) & exec -a {mark} bash -c \"sleep 0.01; :\" & wait; done' {mark}"
@@ -365,12 +365,12 @@ def test_no_process_outlives_the_owner_that_is_killed(
 
 
 def test_the_file_tools_do_not_wait_for_what_is_no_file(mechanism: str, work: Path) -> None:
-    """A FIFO in the place of a file has no end; a sparse file is larger than the memory."""
+    """A FIFO in the place of a file has no end, and a sparse file is larger than the memory."""
     with SandboxedRuntime(work, mechanism=mechanism) as runtime:
-        made = (
+        commands = (
             "mkfifo fifo; ln -s fifo link; mkdir many; cd many; touch $(seq 3000) $'a\\nb'; cd .."
         )
-        (work / "make.sh").write_text(f"{made}; truncate -s 1900M sparse")
+        (work / "make.sh").write_text(f"{commands}; truncate -s 1900M sparse")
         assert "exit code 0" in runtime.run_command("bash make.sh").text
 
         def use() -> None:
@@ -455,9 +455,9 @@ def test_the_file_tools_lose_no_race_against_a_command_that_swaps_a_folder_for_a
     with SandboxedRuntime(work, mechanism=mechanism) as runtime:
         (work / "swap.sh").write_text(swap)
         runtime.run_command("timeout 60 bash swap.sh >/dev/null 2>&1 &")
-        begun = time.monotonic()
-        # longer on a machine that is so busy that not even the control has met the link
-        while (passed := time.monotonic() - begun) < 4 or (not naive and passed < 50):
+        start = time.monotonic()
+        # reaping takes a moment
+        while (passed := time.monotonic() - start) < 4 or (not naive and passed < 50):
             with contextlib.suppress(RuntimeFault):
                 assert "canary" not in runtime.read_file("d/file")
             with contextlib.suppress(RuntimeFault):

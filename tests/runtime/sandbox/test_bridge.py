@@ -37,12 +37,14 @@ def network(host: Host) -> Iterator[BoxNetwork]:
 
 
 def run(network: BoxNetwork | None, command: str) -> str:
-    """What a command says in a box of the network, or on the machine."""
+    """Return the output of a command in a box of the network, or on the machine."""
     box = [BWRAP, "--unshare-all", "--share-net", "--unshare-user", "--dev-bind", "/", "/", "--"]
     before = [] if network is None else [*network.enter()[0], *box]
     env = {"PATH": os.environ["PATH"], **proxy_variables(True)}
-    done = subprocess.run([*before, "bash", "-c", command], env=env, capture_output=True, text=True)
-    return done.stdout + done.stderr
+    process = subprocess.run(
+        [*before, "bash", "-c", command], env=env, capture_output=True, text=True
+    )
+    return process.stdout + process.stderr
 
 
 def test_programs_in_a_box_reach_an_allowed_host_and_no_other(

@@ -1,4 +1,4 @@
-"""Suites that others wrote for sandboxes: inspect-ai's `self_check` and pydantic-ai's
+"""Third-party suites for sandboxes: inspect-ai's `self_check` and pydantic-ai's
 `WorkspaceBackendSuite`, each in a process of its own with the suite's packages."""
 
 import os
@@ -17,8 +17,8 @@ JUDGES = Path(__file__).parent / "judges"
 
 @pytest.fixture(params=[mechanism.name for mechanism in MECHANISMS])
 def mechanism(request: pytest.FixtureRequest) -> str:
-    [found] = [one for one in MECHANISMS if one.name == request.param]
-    if problem := found.missing():
+    [entry] = [one for one in MECHANISMS if one.name == request.param]
+    if problem := entry.missing():
         pytest.skip(problem)
     return str(request.param)
 
@@ -29,7 +29,7 @@ def results(package: str, module: str, mechanism: str) -> dict[str, set[str]]:
     if not folder.is_dir():
         pytest.skip(f"{package} is not installed: pip install --target {folder} {package}")
     options = ["-rA", "-q", "--tb=short", "-p", "no:cacheprovider", "-c", os.devnull]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--rootdir={REPO}", str(JUDGES / module)],
         env={
             **os.environ,
@@ -41,19 +41,19 @@ def results(package: str, module: str, mechanism: str) -> dict[str, set[str]]:
         timeout=900,
         check=False,
     )
-    found: dict[str, set[str]] = {}
-    for result, name in re.findall(r"^([A-Z]+) \S*::(test_\w+)", done.stdout, re.MULTILINE):
-        found.setdefault(result, set()).add(name)
-    assert found, done.stdout + done.stderr
-    if "FAILED" in found or "ERROR" in found:
-        print(done.stdout)
-    return found
+    names_by_result: dict[str, set[str]] = {}
+    for result, name in re.findall(r"^([A-Z]+) \S*::(test_\w+)", process.stdout, re.MULTILINE):
+        names_by_result.setdefault(result, set()).add(name)
+    assert names_by_result, process.stdout + process.stderr
+    if "FAILED" in names_by_result or "ERROR" in names_by_result:
+        print(process.stdout)
+    return names_by_result
 
 
 @pytest.mark.proof
 def test_inspects_self_check_holds_but_for_other_users(mechanism: str) -> None:
-    found = results("inspect-ai", "inspect_self_check.py", mechanism)
-    # A box has one user, and no rights to add another.
+    names = results("inspect-ai", "inspect_self_check.py", mechanism)
+    # A box has one user and no right to add another.
     missed = {"test_exec_as_user"}
     if mechanism == "landlock":  # it has no /tmp, and `cat /etc` is not permitted
         missed |= {
@@ -63,13 +63,13 @@ def test_inspects_self_check_holds_but_for_other_users(mechanism: str) -> None:
             "test_write_binary_file_is_directory",
             "test_write_text_file_is_directory",
         }
-    assert found.pop("FAILED") == missed
-    assert found.keys() == {"PASSED"}
-    assert len(found["PASSED"]) >= 44 - len(missed)
+    assert names.pop("FAILED") == missed
+    assert names.keys() == {"PASSED"}
+    assert len(names["PASSED"]) >= 44 - len(missed)
 
 
 @pytest.mark.proof
 def test_the_workspace_backend_suite_of_pydantic_ai_holds(mechanism: str) -> None:
-    found = results("pydantic-ai", "workspace_backend.py", mechanism)
-    assert found.keys() == {"PASSED"}
-    assert len(found["PASSED"]) >= 40
+    names = results("pydantic-ai", "workspace_backend.py", mechanism)
+    assert names.keys() == {"PASSED"}
+    assert len(names["PASSED"]) >= 40

@@ -1,4 +1,4 @@
-"""Boxes of Landlock: what they refuse, the limits they set, and that nothing outlives them."""
+"""Boxes of Landlock: what they refuse, their limits, and that no process outlives them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up its u
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that any user may enter: pytest's own may be entered by one alone."""
+    """Yield a folder that any user may enter: pytest's own folder admits only one user."""
     path = Path(tempfile.mkdtemp(prefix="box-", dir="/tmp"))
     path.chmod(0o711)
     (path / "work").mkdir()
@@ -61,13 +61,13 @@ def start(
 
 
 def run(box: BoxSettings, command: str) -> tuple[int, str]:
-    """The exit code and the output of a command in a box."""
+    """Return the exit code and the output of a command in a box."""
     process = start(box, "bash", "-c", command)
     output = process.communicate(timeout=120)[0].decode()
     return process.returncode, output
 
 
-def said(box: BoxSettings, command: str) -> str:
+def output_of(box: BoxSettings, command: str) -> str:
     return run(box, command)[1].strip()
 
 
@@ -96,14 +96,14 @@ def test_the_work_folder_is_writable_and_nothing_else(
     assert run(box, "echo x > a; mkdir b; mv a b/; ln b/a c")[0] == 0
     assert (box.workdir / "b" / "a").read_text() == "x\n"
     for path in (box.private, folder, "/tmp", "/var/tmp", "/dev/shm", "/usr", "/etc", "/", "/run"):
-        assert "Permission denied" in said(box, f"touch {path}/planted")
+        assert "Permission denied" in output_of(box, f"touch {path}/planted")
         assert not (Path(path) / "planted").exists()
     for path in (
         "/proc/sys/kernel/core_pattern",
         "/proc/sys/vm/overcommit_memory",
         "/proc/self/oom_score_adj",
     ):
-        assert "Permission denied" in said(box, f"echo x > {path}")
+        assert "Permission denied" in output_of(box, f"echo x > {path}")
 
 
 def test_files_of_the_machine_are_not_readable(folder: Path) -> None:
@@ -111,11 +111,11 @@ def test_files_of_the_machine_are_not_readable(folder: Path) -> None:
     (folder / "secret").write_text("s3cret")
     (box.workdir / "link").symlink_to(folder / "secret")
     for path in (folder / "secret", "link", "/etc/passwd", "/etc/shadow", "/proc/1/environ"):
-        assert "Permission denied" in said(box, f"cat {path}")
+        assert "Permission denied" in output_of(box, f"cat {path}")
     for path in ("/", "/root", "/home", "/proc", "/sys", "/var", "/tmp", "/run", "/dev", folder):
-        assert "Permission denied" in said(box, f"ls {path}")
-    assert "failed to create hard link" in said(box, f"ln {folder}/secret hard")
-    assert "No such file" in said(box, f"mv {folder}/secret moved; ls moved")
+        assert "Permission denied" in output_of(box, f"ls {path}")
+    assert "failed to create hard link" in output_of(box, f"ln {folder}/secret hard")
+    assert "No such file" in output_of(box, f"mv {folder}/secret moved; ls moved")
     assert (folder / "secret").exists()
 
 
@@ -124,29 +124,29 @@ def test_mounts_are_visible_and_writable_as_they_say(folder: Path) -> None:
         (folder / name).mkdir(mode=0o777)
         (folder / name).chmod(0o777)
         (folder / name / "file").write_text(name)
-    seen, shared = Mount(str(folder / "seen")), Mount(str(folder / "shared"), writable=True)
-    box = settings(folder, mounts=(seen, shared))
-    assert said(box, f"cat {folder}/seen/file {folder}/shared/file") == "seenshared"
-    assert "Permission denied" in said(box, f"touch {folder}/seen/new")
+    visible, shared = Mount(str(folder / "seen")), Mount(str(folder / "shared"), writable=True)
+    box = settings(folder, mounts=(visible, shared))
+    assert output_of(box, f"cat {folder}/seen/file {folder}/shared/file") == "seenshared"
+    assert "Permission denied" in output_of(box, f"touch {folder}/seen/new")
     assert run(box, f"touch {folder}/shared/new")[0] == 0
 
 
 @as_root
 def test_root_gives_up_its_user_for_good(folder: Path) -> None:
     box = settings(folder)
-    [user, *others] = said(box, "id -u; id -g; id -G").split()
+    [user, *others] = output_of(box, "id -u; id -g; id -G").split()
     assert others == [user] * 2
     assert int(user) == os.stat(box.workdir).st_uid > 61443
     status = "import os; print(os.getresuid(), os.getgroups())"
-    assert said(box, f"/usr/bin/python3 -c '{status}'") == f"({user}, {user}, {user}) []"
+    assert output_of(box, f"/usr/bin/python3 -c '{status}'") == f"({user}, {user}, {user}) []"
     code = "import os; os.setuid(0)"
-    assert "not permitted" in said(box, f"/usr/bin/python3 -c '{code}'")
+    assert "not permitted" in output_of(box, f"/usr/bin/python3 -c '{code}'")
     setuid = next(path for path in ("/usr/bin/su", "/usr/bin/mount") if os.path.exists(path))
     assert os.stat(setuid).st_mode & 0o4000
     copied = shutil.copy("/usr/bin/id", box.workdir / "id")
     os.chown(copied, 0, 0)
     os.chmod(copied, 0o4755)
-    assert said(box, "./id -u") == user
+    assert output_of(box, "./id -u") == user
     # The negative control: outside of a box, this program makes anyone root.
     control = subprocess.run([copied, "-u"], user=int(user), group=int(user), capture_output=True)
     assert control.stdout.strip() == b"0"
@@ -158,7 +158,7 @@ def test_a_work_folder_of_another_user_keeps_its_owner(folder: Path) -> None:
     os.chown(box.workdir, 12345, 23456)
     (box.workdir / "file").write_text("x")
     assert MECHANISM.refuses(box) == ""
-    assert said(box, "id -u; id -g").split() == ["12345", "23456"]
+    assert output_of(box, "id -u; id -g").split() == ["12345", "23456"]
 
 
 @as_root
@@ -227,7 +227,7 @@ def test_calls_that_reach_beyond_the_box_are_refused(folder: Path, call: str) ->
 
 def test_pairs_of_connected_sockets_work(folder: Path) -> None:
     code = "import socket; a, b = socket.socketpair(); a.send(b'x'); print(b.recv(1))"
-    assert said(settings(folder), f'/usr/bin/python3 -c "{code}"') == "b'x'"
+    assert output_of(settings(folder), f'/usr/bin/python3 -c "{code}"') == "b'x'"
 
 
 def test_a_box_cannot_signal_or_see_another_box_of_the_same_user(folder: Path) -> None:
@@ -235,8 +235,8 @@ def test_a_box_cannot_signal_or_see_another_box_of_the_same_user(folder: Path) -
     first = start(box, "bash", "-c", "echo $$; sleep 60")
     assert first.stdout is not None
     pid = int(first.stdout.readline())
-    assert "not permitted" in said(box, f"kill -0 {pid}")
-    assert "Permission denied" in said(box, f"cat /proc/{pid}/environ")
+    assert "not permitted" in output_of(box, f"kill -0 {pid}")
+    assert "Permission denied" in output_of(box, f"cat /proc/{pid}/environ")
     assert run(box, "kill -9 -1; true")[0] in (0, 1)
     assert first.poll() is None
     first.kill()
@@ -249,17 +249,17 @@ def test_limits_of_resources(folder: Path) -> None:
         processes=20, memory_bytes=200_000_000, file_bytes=1_000_000, open_files=64
     )
     box = settings(folder, limits=limits)
-    assert said(box, "ulimit -c; ulimit -n").split() == ["0", "64"]
-    assert "File size limit exceeded" in said(box, "head -c 2000000 /dev/zero > big")
+    assert output_of(box, "ulimit -c; ulimit -n").split() == ["0", "64"]
+    assert "File size limit exceeded" in output_of(box, "head -c 2000000 /dev/zero > big")
     memory = "/usr/bin/python3 -c 'x = bytearray(300_000_000)'"
-    assert "MemoryError" in said(box, memory)
+    assert "MemoryError" in output_of(box, memory)
     many = "for i in $(seq 50); do sleep 5 & done"
-    assert "Resource temporarily unavailable" in said(box, many)
+    assert "Resource temporarily unavailable" in output_of(box, many)
     # The negative control: without the limits, all of it works.
-    assert said(settings(folder), f"head -c 2000000 /dev/zero > big; {memory}; {many}") == ""
+    assert output_of(settings(folder), f"head -c 2000000 /dev/zero > big; {memory}; {many}") == ""
 
 
-# --- its end ---
+# --- the end of a box ---
 
 # Leaves the session, the parent and the environment behind.
 DAEMON = """\
@@ -277,8 +277,8 @@ print("started", flush=True)
 
 
 def daemon_of(box: BoxSettings, then: str) -> subprocess.Popen[bytes]:
-    """A box in which a daemon writes its heart beat to a file, and whose first process then runs
-    `then`."""
+    """Start a box in which a daemon writes its heart beat to a file, and whose first process
+    then runs `then`."""
     (box.workdir / "daemon.py").write_text(DAEMON)
     process = start(box, "bash", "-c", f"/usr/bin/python3 daemon.py; {then}")
     assert process.stdout is not None
@@ -287,7 +287,7 @@ def daemon_of(box: BoxSettings, then: str) -> subprocess.Popen[bytes]:
 
 
 def beats(box: BoxSettings) -> bool:
-    """Whether the daemon is alive."""
+    """Return True if the daemon is alive."""
     path = box.workdir / "beat"
     path.unlink(missing_ok=True)
     time.sleep(0.2)
@@ -385,10 +385,10 @@ def test_the_processes_beside_a_box_do_not_hold_its_streams(folder: Path) -> Non
 
 def test_a_box_gets_no_descriptor_and_no_variable_of_its_owner(folder: Path) -> None:
     with (
-        socket.socket() as kept,
+        socket.socket() as open_socket,
         open("/etc/shadow" if os.geteuid() == 0 else "/etc/passwd") as file,
     ):
-        for one in (kept, file):
+        for one in (open_socket, file):
             os.set_inheritable(one.fileno(), True)
         names = "import os; print(sorted(os.environ), [n for n in range(99) if ok(n)])"
         code = f"def ok(n):\n try: return os.fstat(n)\n except OSError: 0\n{names}"

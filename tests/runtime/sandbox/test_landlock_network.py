@@ -1,4 +1,4 @@
-"""The network of Landlock boxes: a supervisor that stands in for TCP."""
+"""The network of Landlock boxes: a supervisor takes the place of TCP."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def runtime(work: Path, host: Host) -> Iterator[SandboxedRuntime]:
 
 
 def printed(runtime: SandboxedRuntime | LocalRuntime, program: str) -> str:
-    """What a Python program prints, or the name of its error."""
+    """Return the output of a Python program, or the name of its error."""
     text = f"import socket\ntry:\n{re.sub('^', '    ', program, flags=re.MULTILINE)}\n"
     (runtime.workdir / "program.py").write_text(f"{text}except OSError as e: print(e.args[0])\n")
     return runtime.run_command(f"{PYTHON} program.py").text.partition("\n[exit code")[0]
@@ -101,7 +101,7 @@ print(s.recv(15))"""
 
 
 def test_options_that_lead_packets_elsewhere_are_refused(runtime: SandboxedRuntime) -> None:
-    """A source route, or an interface, would act on a real connection to the proxy."""
+    """A source route or an interface would act on a real connection to the proxy."""
     route = "s.setsockopt(socket.IPPROTO_IP, 4, bytes((131, 7, 4, 127, 0, 0, 1, 0)))"
     assert printed(runtime, f"s = socket.socket(); {route}; print('set')") == "92"
     with LocalRuntime(runtime.workdir) as plain:
@@ -136,7 +136,7 @@ def test_sockets_that_are_not_connected_are_bounded(work: Path) -> None:
 def test_a_program_of_another_process_cannot_use_the_way_to_the_proxy(
     runtime: SandboxedRuntime,
 ) -> None:
-    """There is no port on this machine: the proxy has no socket that listens."""
+    """This machine has no port of the proxy: it has no listening socket."""
     runtime.run_command(":")
     listening = subprocess.run(["cat", "/proc/net/tcp"], capture_output=True, text=True).stdout
     assert ":0C38 00000000:0000 0A" not in listening

@@ -31,7 +31,7 @@ def runtime() -> Iterator[SandboxedRuntime]:
 
 
 def output(result: ToolResult) -> str:
-    """The command's output, without the notes after it."""
+    """Return a command's output without the notes after it."""
     return result.text.partition("\n[exit code")[0]
 
 
@@ -47,9 +47,11 @@ def test_commands_keep_their_directory_and_variables(runtime: SandboxedRuntime) 
     assert "exported variables changed for the next commands: A]" in first.text
     home, temporary = output(first).split()
     assert output(runtime.run_command("echo $A; pwd")) == f"5\n{runtime.workdir}/d"
-    made = runtime.run_command(f"touch {home}/h; mktemp; echo x > {temporary}/y; cat {temporary}/y")
-    assert output(made).startswith(f"{temporary}/tmp.")
-    assert output(made).endswith("\nx")
+    result = runtime.run_command(
+        f"touch {home}/h; mktemp; echo x > {temporary}/y; cat {temporary}/y"
+    )
+    assert output(result).startswith(f"{temporary}/tmp.")
+    assert output(result).endswith("\nx")
 
 
 def test_conversations_share_the_work_folder_and_no_process(runtime: SandboxedRuntime) -> None:
@@ -112,14 +114,14 @@ def test_close_leaves_no_process_descriptor_or_file() -> None:
 
 
 def sleeping() -> bool:
-    """Whether a process of these tests still sleeps."""
+    """Return True if a process of these tests still sleeps."""
     return subprocess.run(["pgrep", "-f", "sleep 98765"], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("mechanism", [one.name for one in MECHANISMS])
 def test_nothing_survives_an_owner_that_is_killed(mechanism: str) -> None:
-    found = next(one for one in MECHANISMS if one.name == mechanism)
-    if problem := found.missing():
+    entry = next(one for one in MECHANISMS if one.name == mechanism)
+    if problem := entry.missing():
         pytest.skip(problem)
     program = (
         "import sys, time\n"
@@ -146,13 +148,13 @@ def test_the_runtime_s_folders_are_closed_to_other_users(runtime: SandboxedRunti
     runtime.run_command("echo secret > file; seq 100000")
     folder = runtime.workdir.parent
     for path in (runtime.workdir / "file", folder / "shell-1" / "state", folder / "output"):
-        seen = subprocess.run(["ls", str(path)], user=12345, group=12345, capture_output=True)
-        assert b"Permission denied" in seen.stderr, path
+        process = subprocess.run(["ls", str(path)], user=12345, group=12345, capture_output=True)
+        assert b"Permission denied" in process.stderr, path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up its user")
 def test_runtimes_of_root_have_users_of_their_own(runtime: SandboxedRuntime) -> None:
-    """Landlock does not limit who changes the mode of a file: its owner can."""
+    """Landlock does not restrict changes of a file's mode by its owner."""
     with SandboxedRuntime(mechanism="landlock") as other:
         other.run_command("echo x > mine")
         refused = runtime.run_command(f"chmod 000 {other.workdir}")

@@ -1,4 +1,5 @@
-"""Landlock boxes in a repository, also one of root's: what commands can change, and what not."""
+"""Landlock boxes in a repository, also one of root's: the changes that commands can and cannot
+make."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ IDENTITY = {
 
 @pytest.fixture(params=["own", "other"])
 def repository(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A repository with a commit, of this user, or of another one if this is root."""
+    """Yield a repository with a commit, of this user, or of another one if this user is root."""
     if request.param == "other" and os.geteuid() != 0:
         pytest.skip("only root has files of other users")
     path = Path(tempfile.mkdtemp(prefix="box-", dir="/tmp"))
@@ -194,7 +195,7 @@ def test_no_race_for_a_link_reaches_the_hooks(repository: Path) -> None:
 def test_nothing_outside_of_the_work_folder_can_be_changed(
     repository: Path, tmp_path: Path
 ) -> None:
-    """The supervisor has root's rights to files, in the work folder alone."""
+    """The supervisor has root's rights to files only in the work folder."""
     secret = tmp_path / "secret"
     secret.write_text("secret")
     state = secret.stat()
@@ -227,17 +228,17 @@ def test_nothing_outside_of_the_work_folder_can_be_changed(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up its rights")
 def test_commands_have_no_rights_of_root(repository: Path) -> None:
     with box(repository) as runtime:
-        found = output(runtime, "id -u")
-        assert int(found) == os.stat(repository).st_uid or int(found) > 61443
+        uid = output(runtime, "id -u")
+        assert int(uid) == os.stat(repository).st_uid or int(uid) > 61443
         (repository / "capabilities.py").write_text(
             "import ctypes, struct; data = ctypes.create_string_buffer(24)\n"
             "header = struct.pack('=Ii', 0x20080522, 0)\n"
             "print(ctypes.CDLL(None).capget(header, data), set(data.raw))\n"
         )
         assert output(runtime, f"{PYTHON} capabilities.py") == "0 {0}"
-        shown = output(runtime, f"{PYTHON} -c 'import os; os.setuid(0)' 2>&1 | tail -n 1")
-        assert "not permitted" in shown
-        # No way to more by a program that has the rights of its owner.
+        message = output(runtime, f"{PYTHON} -c 'import os; os.setuid(0)' 2>&1 | tail -n 1")
+        assert "not permitted" in message
+        # A program with the rights of its owner is no way to more rights.
         runtime.run_command("cp /usr/bin/id i; chmod 6755 i")
         assert os.stat(repository / "i").st_mode & 0o6000 == 0 or os.stat(repository / "i").st_uid
 
@@ -271,19 +272,19 @@ def test_a_machine_that_lets_nobody_supervise_is_named(
 
 
 def test_a_daemon_stays_below_the_supervisor_and_is_not_left_as_a_zombie(repository: Path) -> None:
-    """Where Yama limits who reads a process's memory, the supervisor could not answer else."""
+    """If Yama limits reads of a process's memory, the supervisor can answer only its descendants."""
     with box(repository) as runtime:
         runtime.run_command("setsid --fork bash -c 'sleep 0.2; echo x > late; exec sleep 4711'")
         until(lambda: (repository / "late").exists())
-        found = subprocess.run(["pgrep", "-f", "^sleep 4711"], capture_output=True, text=True)
+        process = subprocess.run(["pgrep", "-f", "^sleep 4711"], capture_output=True, text=True)
         parent = (
-            Path(f"/proc/{found.stdout.strip()}/stat").read_text().rpartition(")")[2].split()[1]
+            Path(f"/proc/{process.stdout.strip()}/stat").read_text().rpartition(")")[2].split()[1]
         )
-        held = [os.readlink(one) for one in Path(f"/proc/{parent}/fd").iterdir()]
-        assert "anon_inode:seccomp notify" in held
-        os.kill(int(found.stdout), 9)
+        descriptors = [os.readlink(one) for one in Path(f"/proc/{parent}/fd").iterdir()]
+        assert "anon_inode:seccomp notify" in descriptors
+        os.kill(int(process.stdout), 9)
         children = Path(f"/proc/{parent}/task/{parent}/children")
-        until(lambda: found.stdout.strip() not in children.read_text().split())
+        until(lambda: process.stdout.strip() not in children.read_text().split())
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -302,7 +303,7 @@ LEASE = "import fcntl; fcntl.fcntl(open('folder/deep'), 1024, 0); print('leased'
 
 
 def test_a_command_cannot_delay_the_supervisor_by_a_lease(repository: Path) -> None:
-    """Whoever opens a file with a lease waits for its holder, up to 45 s."""
+    """A process that opens a file with a lease waits for the holder, up to 45 s."""
     command = [PYTHON, "-I", "-S", "-c", LEASE]
     with box(repository) as runtime:
         assert "Operation not permitted" in output(runtime, shlex.join(command))

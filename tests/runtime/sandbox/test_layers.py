@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(bool(PROBLEM), reason=PROBLEM)
 needs_landlock = pytest.mark.skipif(ABI < 6, reason="the kernel has no Landlock of ABI 6")
 PYTHON = "/usr/bin/python3 -I -S"
 
-# The kernel takes 16 layers. Each forbids nothing but to change a file of the system.
+# The kernel takes 16 layers. Each forbids only to change a file of the system.
 COUNT_LAYERS = """
 import ctypes, struct
 libc = ctypes.CDLL(None)
@@ -27,7 +27,7 @@ layers, handled = 0, struct.pack("Q", 2)
 while libc.syscall(446, libc.syscall(444, handled, ctypes.c_size_t(8), 0), 0) == 0: layers += 1
 print(layers)
 """
-# What programs do in a box, and Landlock could keep them from.
+# Actions of programs in a box that Landlock could prevent.
 USES = f"""
 echo x > /tmp/a; mkdir /tmp/d; mv /tmp/a /tmp/d/; ln /tmp/d/a /tmp/h; cat /tmp/h
 echo y > $HOME/f; echo z > /dev/shm/s; cat $HOME/f /dev/shm/s
@@ -62,8 +62,8 @@ def test_a_machine_without_perl_or_landlock_has_the_namespaces_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in (("_PERL", "/none"), ("_LANDLOCK_ABI", "99")):
-        with monkeypatch.context() as changed:
-            changed.setattr(bubblewrap, name, value)
+        with monkeypatch.context() as patch:
+            patch.setattr(bubblewrap, name, value)
             with SandboxedRuntime(mechanism="bubblewrap") as runtime:
                 (runtime.workdir / "count.py").write_text(COUNT_LAYERS)
                 result = runtime.run_command(f"{PYTHON} count.py")
@@ -76,8 +76,8 @@ def test_mounts_and_paths_inside_are_writable_as_they_say() -> None:
         with SandboxedRuntime(
             mounts=mounts, workdir_inside="/project", mechanism="bubblewrap"
         ) as runtime:
-            done = runtime.run_command("touch '/data: 1/a' /project/b && touch /fixed/c").text
-            assert "Read-only file system" in done
+            output = runtime.run_command("touch '/data: 1/a' /project/b && touch /fixed/c").text
+            assert "Read-only file system" in output
         assert [one.name for one in Path(folder).iterdir()] == ["a"]
 
 

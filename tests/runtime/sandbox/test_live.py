@@ -1,4 +1,4 @@
-"""`LiveBox`: boxes whose first process has been taken over, and boxes that are closed early."""
+"""`LiveBox`: boxes whose first process was taken over, and boxes that are closed early."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.tools.launch import Launch
 from tests.leftovers import Owned
 from tests.waiting import until
 
-# The first process of a box, written by an attacker: it reports a start, and then sends `{what}`.
+# The first process of a box, written by an attacker: it reports a start and then sends `{what}`.
 HOSTILE = """
 import os, signal, time
 os.write(0, b"ready 0\\nwaiting 0\\n")
@@ -35,7 +35,7 @@ time.sleep(60)
 
 
 class Hostile:
-    """A mechanism, and its launcher, whose boxes run an attacker's program."""
+    """A mechanism and its launcher whose boxes run an attacker's program."""
 
     name = "hostile"
 
@@ -71,13 +71,14 @@ class Hostile:
 
 
 def test_session_0_is_no_command_s() -> None:
-    """It has the kernel's threads, and in a container what was started from outside of it."""
+    """Session 0 has the kernel's threads, and in a container the processes that were started
+    from outside."""
     assert processes.of_commands((0,), "no such mark") == []
 
 
 def test_each_line_of_a_box_has_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several lines that arrive at once, the second one had none: the signals to pid 0, with
-    which its command was ended, went to this process's own group."""
+    """Of several lines that arrived at once, the second one once had no sender. The signals to
+    pid 0 that ended its command went to this process's own group."""
     hostile = Hostile('os.write(0, b"ended 0\\nwaiting 0\\nended 0\\n" * 3)')
     monkeypatch.setattr(mechanisms, "MECHANISMS", (hostile,))
     pids: list[int] = []
@@ -119,18 +120,18 @@ def test_a_box_that_was_taken_over_harms_its_own_conversation_alone(
 ) -> None:
     monkeypatch.setattr(mechanisms, "MECHANISMS", (Hostile(what),))
     runtime = SandboxedRuntime(mechanism="hostile")
-    found: list[object] = []
+    codes: list[object] = []
 
     def run(name: str) -> None:
         result = runtime.run_command("true", timeout=0.3, conversation_id=name)
-        found.append(result.meta["exitCode"])
+        codes.append(result.meta["exitCode"])
 
     threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in ("a", "b")]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert found == [137, 137]
+    assert codes == [137, 137]
     assert ends(runtime.close)
 
 
@@ -139,7 +140,7 @@ def test_a_conversation_that_is_closed_while_its_box_starts_keeps_nobody_waiting
     if problem := mechanisms.MECHANISMS[0].missing():
         pytest.skip(problem)
     with SandboxedRuntime(mechanism="bubblewrap") as first:
-        first.run_command(":")  # makes what a process makes once
+        first.run_command(":")  # makes the things that a process makes once
     owned = Owned()
     moments = random.Random(5)
     surprises: list[BaseException] = []
@@ -217,21 +218,21 @@ def test_the_memory_of_a_box_s_first_process_is_closed_to_commands() -> None:
 
 @pytest.fixture(params=[mechanism.name for mechanism in mechanisms.MECHANISMS])
 def runtime(request: pytest.FixtureRequest) -> Generator[SandboxedRuntime]:
-    [found] = [one for one in mechanisms.MECHANISMS if one.name == request.param]
-    if problem := found.missing():
+    [entry] = [one for one in mechanisms.MECHANISMS if one.name == request.param]
+    if problem := entry.missing():
         pytest.skip(problem)
-    with SandboxedRuntime(mechanism=found.name) as runtime:
+    with SandboxedRuntime(mechanism=entry.name) as runtime:
         yield runtime
 
 
 def test_variables_of_the_locale_are_carried_changed_and_removed(runtime: SandboxedRuntime) -> None:
-    """The waiting bash has the first ones itself."""
-    shown = 'echo "${LANG-none} ${LC_ALL-none}"'
-    assert runtime.run_command(shown).text.startswith("C.UTF-8 none")
+    """The waiting bash itself has the first ones."""
+    command = 'echo "${LANG-none} ${LC_ALL-none}"'
+    assert runtime.run_command(command).text.startswith("C.UTF-8 none")
     runtime.run_command("export LANG=C LC_ALL=POSIX")
-    assert runtime.run_command(shown).text.startswith("C POSIX")
+    assert runtime.run_command(command).text.startswith("C POSIX")
     runtime.run_command("unset LANG LC_ALL")
-    assert runtime.run_command(shown).text.startswith("none none")
+    assert runtime.run_command(command).text.startswith("none none")
 
 
 def test_a_command_gets_no_signal_ignored(runtime: SandboxedRuntime) -> None:
@@ -248,13 +249,14 @@ def test_a_box_lives_on_when_the_process_that_waits_for_a_command_is_killed() ->
         runtime.run_command(f"touch /tmp/kept; setsid bash -c '{kill}' >/dev/null 2>&1 &")
         until(lambda: (runtime.workdir / "killed").exists())
         time.sleep(0.2)
-        done = runtime.run_command("ls /tmp/kept").text
-        assert done.startswith("/tmp/kept\n[exit code 0]"), done
+        output = runtime.run_command("ls /tmp/kept").text
+        assert output.startswith("/tmp/kept\n[exit code 0]"), output
 
 
 @pytest.mark.slow
 def test_the_process_that_waits_for_a_command_has_no_way_to_the_owner() -> None:
-    """Commands can take it over through /proc. The first process, which they cannot, has it."""
+    """Commands can take this process over through /proc. Only the first process has the way to
+    the owner, and commands cannot take that one over."""
     if problem := mechanisms.MECHANISMS[0].missing():
         pytest.skip(problem)
     look = (

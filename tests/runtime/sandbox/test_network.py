@@ -1,4 +1,4 @@
-"""Allow-lists: the one form of a host, the addresses that are public, and the entries of a list."""
+"""Allow-lists: the one form of a host, public addresses, and the entries of a list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.runtime.sandbox.network import AllowList, is_public, parse_host
 
 
 def allows(entries: list[str], host: str, port: int = 443) -> bool:
-    """Whether the list allows the host as it is written in a request."""
+    """Return True if the list allows a host in the spelling of a request."""
     return not AllowList(entries).refusal(parse_host(host), port)
 
 

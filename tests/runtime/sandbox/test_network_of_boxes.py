@@ -19,15 +19,15 @@ from tests.runtime.sandbox.test_proxy import Host
 
 @pytest.fixture(params=[mechanism.name for mechanism in MECHANISMS])
 def mechanism(request: pytest.FixtureRequest) -> str:
-    [found] = [one for one in MECHANISMS if one.name == request.param]
-    if problem := found.missing():
+    [entry] = [one for one in MECHANISMS if one.name == request.param]
+    if problem := entry.missing():
         pytest.skip(problem)
     return str(request.param)
 
 
 @pytest.fixture
 def work() -> Iterator[Path]:
-    """A folder that any user may enter: Landlock's boxes of root have another one."""
+    """Yield a folder that any user may enter: Landlock's boxes of root have another user."""
     with tempfile.TemporaryDirectory(prefix="box-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -152,7 +152,7 @@ def test_close_leaves_no_thread_process_or_descriptor(
 
 
 def test_the_proxy_s_socket_is_no_way_into_the_machine(runtime: SandboxedRuntime) -> None:
-    """The port in the box is served by this process: it is the only one that is open there."""
+    """This process serves the port in the box; it is the only open one there."""
     ports = "for p in $(seq 1 65535); do (: </dev/tcp/127.0.0.1/$p) 2>/dev/null && echo $p; done"
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

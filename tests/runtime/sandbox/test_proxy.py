@@ -1,4 +1,4 @@
-"""The proxy of a sandbox, over real sockets: what it forwards, what it refuses, and that it ends."""
+"""The proxy of a sandbox, over real sockets: what it forwards, what it refuses, and its end."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.waiting import until
 
 
 class Host:
-    """A server on a loopback address. It keeps what each connection sent, answers when that ends
-    with `end`, and closes its side if that asks for it."""
+    """A server on a loopback address. It records the data of each connection, answers when the
+    data ends with `end`, and closes its side if the data requests it."""
 
     def __init__(self, address: str = "127.0.0.1", answer: bytes = b"") -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -89,7 +89,7 @@ class Box:
         """Send bytes, and return everything that comes back."""
         data = request.encode("utf-8", "surrogateescape") if isinstance(request, str) else request
         with self.connect() as connection:
-            with suppress(OSError):  # refused before all of it was sent
+            with suppress(OSError):  # refused before all data was sent
                 connection.sendall(data)
             return read_all(connection).decode("latin-1")
 
@@ -118,15 +118,15 @@ def read_all(connection: socket.socket) -> bytes:
 
 @pytest.fixture
 def boxes(tmp_path: Path) -> Iterator[list[Box]]:
-    made: list[Box] = []
-    yield made
-    for box in made:
+    instances: list[Box] = []
+    yield instances
+    for box in instances:
         box.proxy.close()
 
 
 @pytest.fixture
 def box(tmp_path: Path, host: Host, boxes: list[Box]) -> Box:
-    """A box that may reach the host by the name `allowed.test`, and its address."""
+    """Return a box that may reach the host by the name `allowed.test`, and its address."""
     boxes.append(
         Box(tmp_path, [f"allowed.test:{host.port}", f"127.0.0.1:{host.port}"], known_names)
     )
@@ -143,7 +143,7 @@ def status(answer: str) -> int:
     return int(answer.split(" ")[1]) if answer.startswith("HTTP/1.1 ") else 0
 
 
-# --- what is forwarded ---
+# --- forwarded requests ---
 
 
 def test_a_plain_request_reaches_an_allowed_host(box: Box, host: Host) -> None:
@@ -304,19 +304,19 @@ def test_rebinding_does_not_help_as_a_name_is_resolved_once(
     tmp_path: Path, host: Host, boxes: list[Box]
 ) -> None:
     answers = [["192.0.2.1"], ["127.0.0.1"], ["127.0.0.1"]]
-    asked: list[str] = []
+    names: list[str] = []
 
     def rebinding(name: str) -> list[str]:
-        asked.append(name)
-        return answers[len(asked) - 1]
+        names.append(name)
+        return answers[len(names) - 1]
 
     # 192.0.2.1 is no public address either, so it stands for the answer that would pass.
     boxes.append(Box(tmp_path, ["allowed.test:*", "192.0.2.1:*"], rebinding))
     answer = boxes[0].get(f"http://allowed.test:{host.port}/")
-    assert asked == ["allowed.test"]
+    assert names == ["allowed.test"]
     assert status(answer) != 200
     assert "192.0.2.1" in answer
-    # The next connection is checked anew.
+    # The next connection is checked again.
     assert status(boxes[0].get(f"http://allowed.test:{host.port}/")) == 403
     assert host.received == []
 
@@ -388,7 +388,7 @@ def test_a_host_that_does_not_listen_is_answered_with_the_reason(
     assert status(answer) == 502
 
 
-# --- requests that two programs could read in two ways ---
+# --- requests with two possible readings ---
 
 
 def test_the_host_of_the_target_counts_and_another_host_field_is_replaced(
@@ -509,7 +509,7 @@ def test_a_client_that_sends_no_whole_head_is_refused_in_time(
 ) -> None:
     monkeypatch.setattr(proxy_module, "_HEAD_SECONDS", 0.3)
     with box.connect() as connection:
-        for byte in b"GET http":  # each byte alone keeps no deadline from passing
+        for byte in b"GET http":  # no single byte extends a deadline
             with suppress(OSError):
                 connection.send(bytes((byte,)))
             time.sleep(0.05)
@@ -517,21 +517,21 @@ def test_a_client_that_sends_no_whole_head_is_refused_in_time(
 
 
 def test_the_connections_of_a_box_are_bounded(box: Box, host: Host) -> None:
-    held = [box.connect() for _ in range(64)]
+    connections = [box.connect() for _ in range(64)]
     until(lambda: len(box.listener.connections) == 64)
     assert status(box.get(f"http://allowed.test:{host.port}/")) == 503
-    for connection in held:
+    for connection in connections:
         connection.close()
     until(lambda: not box.listener.connections)
     assert status(box.get(f"http://allowed.test:{host.port}/")) == 200
 
 
 def test_connections_beyond_the_refused_ones_wait(box: Box, host: Host) -> None:
-    held = [box.connect() for _ in range(120)]
+    connections = [box.connect() for _ in range(120)]
     until(lambda: len(box.listener.connections) == 96)
     time.sleep(0.1)
     assert len(box.listener.connections) == 96
-    for connection in held:
+    for connection in connections:
         connection.close()
     until(lambda: not box.listener.connections)
     assert status(box.get(f"http://allowed.test:{host.port}/")) == 200
@@ -584,7 +584,7 @@ def in_records(hello: bytes, size: int) -> bytes:
 
 
 def through_tunnel(box: Box, host: Host, data: bytes) -> bytes:
-    """What a tunnel to the allowed name answers to `data`."""
+    """Return the answer to `data` in a tunnel to the allowed name."""
     connection, head = box.tunnel(f"allowed.test:{host.port}")
     assert status(head) == 200
     with connection:
@@ -612,19 +612,19 @@ def test_a_handshake_for_another_name_behind_the_same_address_is_refused(
 
 
 def test_a_handshake_without_a_name_or_with_two_is_refused(box: Box, host: Host) -> None:
-    named = client_hello("allowed.test")
-    at = named.index(b"\x00\x0c" + b"allowed.test")
-    two = b"\x00" + named[at : at + 14]
-    hello = bytearray(named[: at + 14] + two + named[at + 14 :])
+    with_name = client_hello("allowed.test")
+    at = with_name.index(b"\x00\x0c" + b"allowed.test")
+    two = b"\x00" + with_name[at : at + 14]
+    hello = bytearray(with_name[: at + 14] + two + with_name[at + 14 :])
     # The lengths around the inserted entry: the record, the message, the list, the extension, and
     # all extensions, which follow session id, ciphers and compression methods.
-    end = 44 + named[43]
-    end += 2 + int.from_bytes(named[end : end + 2])
-    end += 1 + named[end]
+    end = 44 + with_name[43]
+    end += 2 + int.from_bytes(with_name[end : end + 2])
+    end += 1 + with_name[end]
     for position, size in ((3, 2), (6, 3), (at - 3, 2), (at - 5, 2), (end, 2)):
         length = int.from_bytes(hello[position : position + size]) + len(two)
         hello[position : position + size] = length.to_bytes(size)
-    for data in (client_hello(None), bytes(hello), named[:9] + b"\xff" * 200):
+    for data in (client_hello(None), bytes(hello), with_name[:9] + b"\xff" * 200):
         assert through_tunnel(box, host, data) in (b"", ALERT)
     assert b"".join(host.received) == b""
 
@@ -638,7 +638,7 @@ def test_a_tunnel_to_an_address_carries_a_handshake_for_any_name(box: Box, host:
     assert host.received == [client_hello(None)] or host.received[0][:1] == b"\x16"
 
 
-# --- its end ---
+# --- the end of the proxy ---
 
 
 def test_close_ends_connections_threads_and_sockets(tmp_path: Path, host: Host) -> None:

@@ -1,4 +1,4 @@
-"""`SandboxedRuntime`: the arguments, the box that stays, and all that runs in boxes."""
+"""`SandboxedRuntime`: its arguments, the box that stays, and all programs that run in boxes."""
 
 import contextlib
 import os
@@ -108,10 +108,10 @@ def test_private_parts_of_etc_are_not_shown(
     (tmp_path / "ssl" / "openssl.cnf").write_text("x")
     monkeypatch.setattr(bubblewrap, "_ETC_FOLDER", str(tmp_path))
     with contextlib.closing(bubblewrap._etc(-1)) as copied:  # pyright: ignore[reportPrivateUsage]
-        found = {
+        names = {
             str(path.relative_to(copied.path / "etc")) for path in copied.path.rglob("etc/**/*")
         }
-    assert found == {"xdg", "xdg/open", "ssl", "ssl/openssl.cnf", "passwd", "group", "hosts"}
+    assert names == {"xdg", "xdg/open", "ssl", "ssl/openssl.cnf", "passwd", "group", "hosts"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="RLIMIT_NPROC binds every user but root")
@@ -152,7 +152,7 @@ def test_without_a_mechanism_nothing_is_made(
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_refuses_calls_and_other_architectures(machine: str) -> None:
-    """The filter is run here, instruction by instruction, as the kernel would."""
+    """The test runs the filter instruction by instruction, as the kernel would."""
     code = seccomp.make_filter(machine)
 
     def run(number: int, *arguments: int, architecture: int = 0) -> int:
@@ -177,8 +177,8 @@ def test_the_filter_refuses_calls_and_other_architectures(machine: str) -> None:
 
     allow, refuse = 0x7FFF0000, 0x50001
     numbers = {"x86_64": (0, 101, 56, 41, 16), "aarch64": (63, 117, 220, 198, 29)}[machine]
-    read, ptrace, clone, socket, ioctl = numbers
-    assert run(read) == allow
+    read_call, ptrace, clone, socket, ioctl = numbers
+    assert run(read_call) == allow
     assert run(ptrace) == refuse
     assert run(clone, 17) == allow
     assert run(clone, 0x10000011) == refuse
@@ -187,7 +187,7 @@ def test_the_filter_refuses_calls_and_other_architectures(machine: str) -> None:
     assert run(socket, 40) == 0x50000 | 97
     assert (run(socket, 16, 3, 0), run(socket, 16, 3, 12)) == (allow, 0x50000 | 97)
     assert (run(ioctl, 0, 0x5401), run(ioctl, 0, 0x5412)) == (allow, refuse)
-    assert run(read, architecture=0x40000003) == 0x80000000
+    assert run(read_call, architecture=0x40000003) == 0x80000000
 
 
 @needs_box
@@ -204,11 +204,11 @@ def test_a_box_stays_from_command_to_command_and_each_conversation_has_its_own(
     tmp_path: Path,
 ) -> None:
     with SandboxedRuntime(tmp_path) as runtime:
-        found = runtime.run_command(
+        result = runtime.run_command(
             "cd /tmp; echo note > n; A=1; export B='x y'; sleep 60 &> /dev/null &",
             conversation_id="a",
         )
-        pid = int(found.text.partition("process ")[2].rstrip("]"))
+        pid = int(result.text.partition("process ")[2].rstrip("]"))
         assert pid < 100, "the pid is that of this machine"
         same = runtime.run_command(f"pwd; cat n; echo $A $B; kill {pid}", conversation_id="a")
         assert same.text == "/tmp\nnote\n1 x y\n[exit code 0]"
@@ -238,8 +238,8 @@ def test_a_box_that_was_ended_is_replaced_with_the_next_command(tmp_path: Path) 
         time.sleep(0.2)
         with suppress(RuntimeFault):  # of the lost box
             runtime.run_command(":")
-        found = runtime.run_command("pwd; echo $X; cat /tmp/gone")
-        assert found.text.startswith("/usr\nkept\ncat: /tmp/gone: No such file")
+        result = runtime.run_command("pwd; echo $X; cat /tmp/gone")
+        assert result.text.startswith("/usr\nkept\ncat: /tmp/gone: No such file")
 
 
 @needs_box
@@ -262,10 +262,10 @@ def _start_and_send(runtime: SandboxedRuntime) -> str:
 def test_variables_that_bash_cannot_set_reach_commands(tmp_path: Path) -> None:
     env = {"npm_config_x-y": "1", "UID": "7", "QUOTE": 'it\'s "$HOME"\nnext', "PATH": "/usr/bin"}
     with SandboxedRuntime(tmp_path, env=env) as runtime:
-        # bash drops names that are not its own, so the program is read as its parent gave it
-        found = runtime.run_command("tr '\\0' '\\n' < /proc/$$/environ; printf %s \"$QUOTE\"").text
-        assert "npm_config_x-y=1\n" in found
-        assert 'it\'s "$HOME"\nnext\n' in found
+        # bash drops names that it cannot use, so the program is read as its parent gave it
+        output = runtime.run_command("tr '\\0' '\\n' < /proc/$$/environ; printf %s \"$QUOTE\"").text
+        assert "npm_config_x-y=1\n" in output
+        assert 'it\'s "$HOME"\nnext\n' in output
 
 
 @needs_box
@@ -291,15 +291,15 @@ def test_files_search_and_paths_are_those_of_the_box(tmp_path: Path) -> None:
         for path in (str(work / "a.txt"), "/etc/passwd", "../a", "/usr/bin/env"):
             with pytest.raises(PathRefused, match=r"outside of the working directory /work"):
                 runtime.read_file(path)
-        found = runtime.search.grep(GrepQuery("needle")).text
-        assert found == "a.txt:1:needle\nnear:1:needle"
+        matches = runtime.search.grep(GrepQuery("needle")).text
+        assert matches == "a.txt:1:needle\nnear:1:needle"
         assert "d.txt:1:needle" in runtime.search.grep(GrepQuery("needle", "/data")).text
         assert "/work" not in runtime.search.glob("**/*.txt").text
 
 
 @needs_box
 def test_git_of_a_search_and_a_clone_runs_in_a_box(tmp_path: Path) -> None:
-    """A program that the repository names would run outside otherwise."""
+    """Otherwise a program that the repository names would run outside."""
     work = tmp_path / "work"
     origin = work / "origin"
     origin.mkdir(parents=True)

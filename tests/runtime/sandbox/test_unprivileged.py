@@ -1,4 +1,4 @@
-"""The attacks, run by an unprivileged user if this is root: boxes have other means then."""
+"""The attacks, run by an unprivileged user if this user is root: boxes use other means then."""
 
 import os
 import subprocess
@@ -15,16 +15,16 @@ USER = 12345
 
 
 def interpreter() -> str:
-    """A Python of this version that any user may run; "" if there is none."""
+    """Return a Python of this version that any user may run, or "" if there is none."""
     for path in (os.path.realpath(sys.executable), "/usr/bin/python3"):
         command = [path, "-c", "import sys; print(*sys.version_info[:2])"]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, user=USER, group=USER, extra_groups=[], capture_output=True, text=True
             )
         except OSError:
             continue
-        if done.stdout.split() == [str(one) for one in sys.version_info[:2]]:
+        if process.stdout.split() == [str(one) for one in sys.version_info[:2]]:
             return path
     return ""
 
@@ -47,7 +47,7 @@ def test_the_attacks_fail_in_boxes_of_an_unprivileged_user(mechanism: str) -> No
         options = ["-q", "-rA", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
         options += ["-c", os.devnull, f"--rootdir={REPO}", f"--basetemp={folder}/base"]
         tests = REPO / "tests" / "runtime" / "sandbox" / "test_attacks.py"
-        done = subprocess.run(
+        process = subprocess.run(
             [python, "-m", "pytest", *options, str(tests), "-k", f"{mechanism} and not race"],
             cwd=folder,
             env=env,
@@ -59,10 +59,10 @@ def test_the_attacks_fail_in_boxes_of_an_unprivileged_user(mechanism: str) -> No
             timeout=900,
             check=False,
         )
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     passed = [line for line in lines if line.startswith("PASSED")]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     if not passed and not failed:
-        pytest.skip(f"the tests could not be run: {done.stdout[-500:]} {done.stderr[-500:]}")
-    assert failed == [], done.stdout
-    assert len(passed) >= 35, done.stdout
+        pytest.skip(f"the tests could not be run: {process.stdout[-500:]} {process.stderr[-500:]}")
+    assert failed == [], process.stdout
+    assert len(passed) >= 35, process.stdout

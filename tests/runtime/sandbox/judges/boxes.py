@@ -1,4 +1,4 @@
-"""`Box`: programs in a box with separate outputs, as the suites of others want to run them."""
+"""`Box`: programs in a box with separate outputs, in the form that third-party suites need."""
 
 import os
 import shlex
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from holdfast import SandboxedRuntime
 
 
-class Done(NamedTuple):
-    """The end of a program; `code` is None if it was ended at its timeout."""
+class ProgramEnd(NamedTuple):
+    """The end of a program; `code` is None if it was killed at its timeout."""
 
     code: int | None
     stdout: bytes
@@ -30,8 +30,8 @@ class Box:
         self.workdir = str(self.runtime.workdir)
         self._files = self.runtime.workdir / ".judge"
         self._files.mkdir()
-        found = os.stat(self.workdir)  # Landlock's boxes of root have another user
-        os.chown(self._files, found.st_uid, found.st_gid)
+        status = os.stat(self.workdir)  # Landlock's boxes of root have another user
+        os.chown(self._files, status.st_uid, status.st_gid)
         self._numbers = count()
 
     def run(
@@ -42,7 +42,7 @@ class Box:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         cancelled: threading.Event | None = None,
-    ) -> Done:
+    ) -> ProgramEnd:
         """Run a program; end it after `timeout` seconds, or when `cancelled` is set."""
         path = self._files / str(next(self._numbers))
         Path(f"{path}.argv").write_bytes(b"".join(one.encode() + b"\0" for one in argv))
@@ -72,7 +72,7 @@ class Box:
                 break
             time.sleep(0.005)
         parts = [Path(f"{path}.{name}") for name in ("out", "err")]
-        return Done(code, *(one.read_bytes() if one.exists() else b"" for one in parts))
+        return ProgramEnd(code, *(one.read_bytes() if one.exists() else b"" for one in parts))
 
     def close(self) -> None:
         """End all programs of the box."""

@@ -39,28 +39,28 @@ class BoxEnvironment(SandboxEnvironment):
         if user is not None:
             raise SandboxUserUnsupportedError(f"a box has one user: {user!r} is not known")
         data = input.encode() if isinstance(input, str) else input or b""
-        done = await asyncio.to_thread(self._box.run, cmd, data, cwd or ".", env, timeout)
-        if done.code is None:
+        end = await asyncio.to_thread(self._box.run, cmd, data, cwd or ".", env, timeout)
+        if end.code is None:
             raise TimeoutError
-        if done.code == 126:
-            raise PermissionError(done.stderr.decode(errors="replace"))
-        if max(len(done.stdout), len(done.stderr)) > SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE:
+        if end.code == 126:
+            raise PermissionError(end.stderr.decode(errors="replace"))
+        if max(len(end.stdout), len(end.stderr)) > SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE:
             raise OutputLimitExceededError("10 MiB", None)
-        return ExecResult(done.code == 0, done.code, done.stdout.decode(), done.stderr.decode())
+        return ExecResult(end.code == 0, end.code, end.stdout.decode(), end.stderr.decode())
 
     async def _files(self, script: str, file: str, data: bytes = b"") -> bytes:
         argv = ["bash", "-c", script, "bash", file, posixpath.dirname(file) or "."]
-        done = await asyncio.to_thread(self._box.run, argv, data)
-        message = done.stderr.decode()
+        end = await asyncio.to_thread(self._box.run, argv, data)
+        message = end.stderr.decode()
         for text, kind in (
             ("No such file", FileNotFoundError),
             ("Permission denied", PermissionError),
             ("s a directory", IsADirectoryError),
         ):
-            if done.code and text in message:
+            if end.code and text in message:
                 raise kind(message)
-        assert done.code == 0, message
-        return done.stdout
+        assert end.code == 0, message
+        return end.stdout
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         data = contents.encode() if isinstance(contents, str) else contents

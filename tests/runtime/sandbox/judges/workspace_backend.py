@@ -19,8 +19,8 @@ from .boxes import Box
 
 
 class Backend:
-    """A backend that runs commands: the suite derives the file operations from them. Boxes are
-    kept in `boxes`, by the id of their reference."""
+    """A backend that runs commands; the suite derives the file operations from them. `boxes`
+    holds the boxes by the id of their reference."""
 
     def __init__(self, boxes: dict[str, Box], ref: WorkspaceRef | None = None) -> None:
         self._boxes = boxes
@@ -33,19 +33,19 @@ class Backend:
                 box = Box()
                 self._boxes[box.workdir] = box
                 self.ref = WorkspaceRef(provider="holdfast", id=box.workdir)
-            found = self._boxes.get(self.ref.id)
-        if found is None:
+            existing = self._boxes.get(self.ref.id)
+        if existing is None:
             raise WorkspaceUnavailableError("the box is gone")
-        return found
+        return existing
 
     async def working_dir(self) -> str:
         return (await asyncio.to_thread(self._box)).workdir
 
     async def realpath(self, path: str) -> str:
-        done = await self.run(["realpath", "-m", "--", path])
-        if done.exit_code:
-            raise OSError(done.stderr)
-        return done.stdout.removesuffix("\n")
+        end = await self.run(["realpath", "-m", "--", path])
+        if end.exit_code:
+            raise OSError(end.stderr)
+        return end.stdout.removesuffix("\n")
 
     async def run(
         self,
@@ -62,7 +62,7 @@ class Backend:
         box = await asyncio.to_thread(self._box)
         cancelled = threading.Event()
         try:
-            done = await asyncio.to_thread(
+            end = await asyncio.to_thread(
                 box.run, argv, env=env, timeout=timeout, cancelled=cancelled
             )
         except asyncio.CancelledError:
@@ -74,10 +74,10 @@ class Backend:
             raise
         if box.workdir not in self._boxes:
             raise WorkspaceUnavailableError("the box was destroyed")
-        stdout, stderr = (one.decode(errors="replace") for one in (done.stdout, done.stderr))
-        if done.code is None:
+        stdout, stderr = (one.decode(errors="replace") for one in (end.stdout, end.stderr))
+        if end.code is None:
             raise WorkspaceTimeoutError("the command timed out", stdout=stdout, stderr=stderr)
-        return CommandResult(exit_code=done.code, stdout=stdout, stderr=stderr)
+        return CommandResult(exit_code=end.code, stdout=stdout, stderr=stderr)
 
 
 class TestSandboxedRuntime(WorkspaceBackendSuite):
@@ -87,9 +87,9 @@ class TestSandboxedRuntime(WorkspaceBackendSuite):
 
     @pytest.fixture
     def boxes(self) -> Iterator[dict[str, Box]]:
-        found: dict[str, Box] = {}
-        yield found
-        for box in found.values():
+        boxes_by_id: dict[str, Box] = {}
+        yield boxes_by_id
+        for box in boxes_by_id.values():
             box.close()
 
     @pytest.fixture
