@@ -209,10 +209,8 @@ class ConversationDisplay:
                     if not self._parted:
                         self._forget_stream()
                 lines = self._renderer.lines(event)
-                if (
-                    lines and self._quiet and not self._console.live
-                ):  # below the prompt, not after it
-                    self._console.line("")
+                if lines and self._quiet and not self._console.live:
+                    self._console.line("")  # below the prompt, not after it
                 self._console.show(lines)
 
     def _count(self, event: ev.AnyEvent) -> None:

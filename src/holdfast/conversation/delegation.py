@@ -333,10 +333,7 @@ class Delegation(ObjectStruct):
                 child.interrupt()
                 child.close()
                 children.join_watcher(id)
-        elif children.outcome(id).status not in (
-            *ENDED,
-            _S.PAUSED,
-        ):  # another process owns the child
+        elif children.outcome(id).status not in (*ENDED, _S.PAUSED):  # owned by another process
             self._journal.store.post(id, Interrupt(), f"{context.idempotency_key}>{id}")
             deadline = time.monotonic() + CLOSE_SECONDS
             while children.outcome(id).status not in (*ENDED, _S.PAUSED):

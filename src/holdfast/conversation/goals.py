@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.hooks import Stopping
 from holdfast.content import Usage
 from holdfast.conversation.budget import fair
 from holdfast.conversation.facts import GOAL
-from holdfast.conversation.objections import StopObjection
 from holdfast.conversation.run_context import RunContext
-from holdfast.errors import GoalMissed, HookDenied
+from holdfast.errors import GoalMissed, HoldfastError, HookDenied
 from holdfast.tools import ToolContext
 from holdfast.tools.results import clean
 
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
     from holdfast.agent.goal import Goal, GoalVerdict
 
 NOT_SAID = "the judge did not say what is missing."
+
+
+class StopObjection(msgspec.Struct, frozen=True):
+    """The reason why a run may not finish, or the `error` with which it ends instead.
+
+    `hook` is the hook that objects. `about` is the `MessageAdded.about` of the message that tells
+    the model the reason, "" for that of the hook.
+    """
+
+    hook: str
+    reason: str
+    error: HoldfastError | None = None
+    about: str = ""
 
 
 def goal_objection(

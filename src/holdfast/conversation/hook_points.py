@@ -35,10 +35,9 @@ from holdfast.agent.hooks import (
 from holdfast.commands import Send
 from holdfast.content import Content, ToolResult, blocks
 from holdfast.conversation.budget import fair
-from holdfast.conversation.goals import goal_objection
+from holdfast.conversation.goals import StopObjection, goal_objection
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.message_content import checked_content
-from holdfast.conversation.objections import StopObjection
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import (
     ConfigurationError,
