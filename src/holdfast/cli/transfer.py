@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`: conversations as JSON lines."""
+"""`holdfast export` and `holdfast import`: conversations as JSON lines, or in OpenHands' format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast import events as ev
-from holdfast.cli import forget_output, openhands
+from holdfast.cli import forget_output
 from holdfast.cli.check import progress
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import find_in_file
@@ -20,13 +20,17 @@ from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of, unreadable
 from holdfast.cli.places import open_postgres, open_store, without_password
 from holdfast.cli.text import counted, one_line
+from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError, Conflict, StoreError
+from holdfast.openhands import read_conversation, write_conversation
 from holdfast.store import SQLiteStore, Store, Summary, transfer
 from holdfast.store.place import is_postgres
 from holdfast.store.salvage import SalvageReader
 
 if TYPE_CHECKING:
     from holdfast.store import PostgresStore
+
+_MAX_NOTES = 20  # on parts that could not be converted to or from OpenHands' format
 
 # --- export ---
 
@@ -66,8 +70,11 @@ def _to_openhands(console: Console, options: Namespace) -> Exit:
         )
     with _open(options.file) as store:
         for entry in _select(console, store.list(), options):
+            state = ConversationState(entry.id, store.read(entry.id))
             try:
-                openhands.export(console, entry, store.read(entry.id), options.output)
+                _show_notes(console, write_conversation(state, path_of(options.output)))
+            except ConfigurationError as error:
+                raise UsageError(str(error).removesuffix(".")) from error
             except OSError as error:
                 console.error(f"{options.output!r} cannot be written: {error.strerror}.")
                 return Exit.FAILED
@@ -218,7 +225,7 @@ def _read_file(console: Console, options: Namespace) -> Iterator[transfer.Export
     file: str = options.file
     with ExitStack() as stack:
         if options.origin:
-            found = [openhands.read_folder(console, file)]
+            found = [_read_folder(console, file)]
         elif file == "-":
             found = transfer.read_exported(sys.stdin.buffer)
         else:
@@ -231,3 +238,35 @@ def _read_file(console: Console, options: Namespace) -> Iterator[transfer.Export
             raise UsageError(f"{where}, {error}".removesuffix(".")) from error
         except OSError as error:
             raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
+
+
+def _read_folder(console: Console, folder: str) -> transfer.Exported:
+    """Return the OpenHands conversation of a folder in the form of an export."""
+    if folder == "-":
+        raise UsageError("--from openhands takes the folder of a conversation, not standard input")
+    try:
+        found = read_conversation(path_of(folder))
+    except (ConfigurationError, OSError) as error:
+        raise UsageError(str(error).removesuffix(".")) from error
+    state, events = found.state, found.state.events
+    if not events:
+        raise UsageError(f"there is no event in {folder!r}")
+    _show_notes(console, found.notes)
+    said = next((event.text for event in events if isinstance(event, ev.MessageAdded)), "")
+    header = transfer.Header(
+        version=transfer.VERSION,
+        id=state.id,
+        title=said.strip().split("\n", 1)[0][:80],
+        status=state.status.value,
+        created=events[0].timestamp,
+        updated=events[-1].timestamp,
+        events=len(events),
+    )
+    return transfer.Exported(header, events)
+
+
+def _show_notes(console: Console, notes: tuple[str, ...]) -> None:
+    for note in notes[:_MAX_NOTES]:
+        console.notice(one_line(f"{note}."))
+    if len(notes) > _MAX_NOTES:
+        console.notice(f"... and {counted(len(notes) - _MAX_NOTES, 'note')} more.")
