@@ -23,7 +23,7 @@ from holdfast.tools.catalogue import definition
 from holdfast.tools.context import ToolContext
 from holdfast.tools.json_values import as_object
 from holdfast.tools.manager import ToolManager
-from holdfast.tools.names import RUN_CODE, wire_name
+from holdfast.tools.names import RUN_CODE, wire_name, word_set
 from holdfast.tools.policy import LOCAL_READ, ToolAnnotations
 from holdfast.tools.tool import Tool
 from holdfast.tools.tool_search import best_matches
@@ -50,18 +50,7 @@ _NAMES_FOLLOW = "shows the signatures that match a few words.\n"
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 # Names that mean something in every script: those of Python, which the interpreter finds first, and
 # the modules that a script may import.
-_PYTHONS = {
-    *dir(builtins),
-    "asyncio",
-    "datetime",
-    "json",
-    "math",
-    "os",
-    "random",
-    "re",
-    "sys",
-    "time",
-}
+_PYTHONS = word_set("asyncio datetime json math os random re sys time").union(dir(builtins))
 _STUB_NAME = re.compile(r"^async def (\w+)\(", re.MULTILINE)
 _NOT_IDENTIFIER = re.compile(r"\W", re.ASCII)
 _MAX_SUMMARY_CHARS = 300  # of a tool's description in its stub

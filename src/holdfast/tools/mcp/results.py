@@ -13,6 +13,7 @@ from holdfast.content import Content, ErrorInfo, ToolResult
 from holdfast.errors import ToolError
 from holdfast.tools.policy import ToolAnnotations
 from holdfast.tools.results import clip
+from holdfast.tools.running import ERROR_TYPE_OF_STATUS
 
 if TYPE_CHECKING:
     import mcp_types
@@ -87,16 +88,6 @@ def progress_text(progress: float, total: float | None, message: str | None) -> 
 
 # --- failures ---
 
-_KIND_OF_STATUS = {
-    401: "authentication",
-    403: "authentication",
-    408: "timeout",
-    429: "rate_limit",
-    502: "network",
-    503: "network",
-    504: "timeout",
-}
-
 
 def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, str]:
     """Return a short reason without secrets, and its error_type. The error_type depends on the HTTP
@@ -132,7 +123,9 @@ def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, s
             kind = "network"
     if status >= 400:
         text = f"HTTP {status}: {text}"
-    return text + ("" if text.endswith(".") else "."), _KIND_OF_STATUS.get(status, kind)
+    if status not in (404, 410):  # which concern an address or a session, not a tool
+        kind = ERROR_TYPE_OF_STATUS.get(status, kind)
+    return text + ("" if text.endswith(".") else "."), kind
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
