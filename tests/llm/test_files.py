@@ -293,12 +293,14 @@ def test_mcp_clients_get_files_as_blocks_of_mcp() -> None:
 
 
 def test_openhands_gets_pictures_and_notes() -> None:
-    from holdfast.openhands.shims import written
+    from holdfast.openhands.shims import block_fields
 
     url = "https://example.com/a.png"
-    assert written(FileContent(url=url)) == {"type": "image", "image_urls": [url]}
-    assert written(FileContent(b"x", "image/png"))["image_urls"] == ["data:image/png;base64,eA=="]
-    assert written(PDF)["text"] == "[application/pdf report.pdf, 12 KB: not exported]"
+    assert block_fields(FileContent(url=url)) == {"type": "image", "image_urls": [url]}
+    assert block_fields(FileContent(b"x", "image/png"))["image_urls"] == [
+        "data:image/png;base64,eA=="
+    ]
+    assert block_fields(PDF)["text"] == "[application/pdf report.pdf, 12 KB: not exported]"
 
 
 def test_a_terminal_names_files() -> None:
