@@ -284,8 +284,7 @@ def _invalid(problems: list[str]) -> OutputInvalid:
 def _schema_for_model(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a type's schema for a model: without generated titles, with the root reference
     resolved and objects closed."""
-    found: dict[str, Any] = schemas.without_titles(schema)
-    _close_objects(found)
+    found: dict[str, Any] = schemas.map_schemas(schemas.without_titles(schema), _close_object)
     root = found.get("$ref")
     if isinstance(root, str) and root.startswith("#/$defs/"):
         name = root.removeprefix("#/$defs/")
@@ -302,18 +301,8 @@ def _mentions(schema: Any, reference: str) -> bool:
     return any(value == reference or _mentions(value, reference) for value in members)
 
 
-def _close_objects(schema: Any) -> None:
-    """Set `additionalProperties: false` on each object that has properties and no such key."""
-    if isinstance(schema, list):
-        for item in cast("list[Any]", schema):
-            _close_objects(item)
-    if not isinstance(schema, dict):
-        return
-    found = cast("dict[str, Any]", schema)
-    for key, value in found.items():
-        if key in ("properties", "$defs") and isinstance(value, dict):
-            _close_objects(list(cast("dict[str, Any]", value).values()))
-        elif key not in ("default", "const", "enum", "examples"):
-            _close_objects(value)
-    if found.get("type") == "object" and isinstance(found.get("properties"), dict):
-        found.setdefault("additionalProperties", False)
+def _close_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """Set `additionalProperties: false` on an object that has properties and no such key."""
+    if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
+        schema.setdefault("additionalProperties", False)
+    return schema

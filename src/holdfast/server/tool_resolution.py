@@ -20,7 +20,7 @@ from holdfast.server.shapes import Executor, ToolStanding
 from holdfast.tools.context import ToolContext
 from holdfast.tools.json_values import copy_json
 from holdfast.tools.registry import ToolRegistry, declared_in
-from holdfast.tools.schema import from_json_schema
+from holdfast.tools.schema import from_json_schema, map_schemas
 from holdfast.tools.tool import Tool
 
 _log = logging.getLogger("holdfast.server")
@@ -304,9 +304,6 @@ def _import_error(error: BaseException) -> str:
 
 # --- schemas ---
 
-# Keywords whose value maps names to schemas.
-_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_DATA = ("default", "const", "enum", "examples")  # keywords with values, whose keys may be `title`
 _UNORDERED = ("required", "enum", "type")
 
 
@@ -314,8 +311,11 @@ def difference(declared: Mapping[str, Any] | None, found: Mapping[str, Any] | No
     """Return the differences between two JSON Schemas in one line, or "". Titles, descriptions, and
     the order of keys and of required or allowed values do not matter."""
     # After a round trip through JSON, so that both sides compare alike.
-    plain = [msgspec.json.decode(msgspec.json.encode(schema)) for schema in (declared, found)]
-    places = _differences(_bare(plain[0]), _bare(plain[1]), "")
+    one, other = [
+        map_schemas(msgspec.json.decode(msgspec.json.encode(schema)), _comparable)
+        for schema in (declared, found)
+    ]
+    places = _differences(one, other, "")
     shown = "; ".join(places[:3]) + (f"; and {len(places) - 3} more" if len(places) > 3 else "")
     return shown if len(shown) <= 500 else f"{shown[:500]}..."
 
@@ -328,19 +328,8 @@ def _unlike(form: ToolForm, tool: Tool) -> str:
     return what
 
 
-def _bare(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_bare(item) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    found: dict[str, Any] = {}
-    for key, value in cast("dict[str, Any]", schema).items():
-        if key in _BY_NAME and isinstance(value, dict):
-            found[key] = {name: _bare(item) for name, item in cast("dict[str, Any]", value).items()}
-        elif key in _DATA:
-            found[key] = value
-        elif key not in ("title", "description"):
-            found[key] = _bare(value)
+def _comparable(schema: dict[str, Any]) -> dict[str, Any]:
+    found = {key: one for key, one in schema.items() if key not in ("title", "description")}
     for key in _UNORDERED:
         if isinstance(found.get(key), list):
             values = cast("list[Any]", found[key])

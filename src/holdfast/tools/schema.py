@@ -486,24 +486,38 @@ def _first_line(error: Exception) -> str:
     return line if line.endswith(".") else line + "."
 
 
+# Keywords whose value maps names to schemas, and those whose value is data.
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_DATA = ("default", "const", "enum", "examples")
+
+
+def map_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a copy of a schema in which each schema is what `change` makes of it, inner ones
+    first."""
+    if isinstance(schema, list):
+        return [map_schemas(item, change) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", schema).items():
+        if key in _SCHEMAS_BY_NAME and isinstance(value, dict):
+            named = cast("dict[str, Any]", value).items()
+            found[key] = {name: map_schemas(item, change) for name, item in named}
+        else:
+            found[key] = value if key in _DATA else map_schemas(value, change)
+    return change(found)
+
+
 def without_titles(schema: Any) -> Any:
     """Return a schema without the titles that pydantic derives from names: they cost tokens and
     add nothing. Properties named title stay."""
-    if isinstance(schema, list):
-        return [without_titles(item) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    cleaned: dict[str, Any] = {}
-    for key, value in cast("dict[str, Any]", schema).items():
-        if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
-            cleaned[key] = {
-                name: without_titles(item) for name, item in cast("dict[str, Any]", value).items()
-            }
-        elif key in ("default", "const", "enum", "examples"):
-            cleaned[key] = value
-        elif not (key == "title" and isinstance(value, str)):
-            cleaned[key] = without_titles(value)
-    return cleaned
+
+    def without_title(one: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(one.get("title"), str):
+            del one["title"]
+        return one
+
+    return map_schemas(schema, without_title)
 
 
 _SECTION = re.compile(
