@@ -219,7 +219,7 @@ def test_an_append_that_ran_before_its_connection_broke_is_not_written_again(
         first = grouping.append("a")
         until(lambda: grouping.blocked() == 1)
         group = grouping.store._appends  # pyright: ignore[reportPrivateUsage]
-        group._connected().cursor_factory = Cut  # pyright: ignore[reportPrivateUsage]
+        group._connect().cursor_factory = Cut  # pyright: ignore[reportPrivateUsage]
         others = [grouping.append(id) for id in OTHERS]
         grouping.waiting(len(OTHERS))
     for one in (first, *others):

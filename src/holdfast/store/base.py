@@ -459,7 +459,7 @@ def is_utf8(text: str) -> bool:
 # --- the errors of both stores ---
 
 
-def fenced(lease: Lease) -> Fenced:
+def fenced_error(lease: Lease) -> Fenced:
     """Return the error for a write under a lease that is not the newest."""
     return Fenced(
         f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write"

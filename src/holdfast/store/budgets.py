@@ -165,14 +165,16 @@ class Account(msgspec.Struct, array_like=True):
     def shortage(self, root: str, amount: Amount) -> Shortage | None:
         """Return the first limit that another `amount` would exceed, None if there is room."""
         held_amount = Amount(self.held_steps, self.held_tokens, self.held_cost)
-        exceeded = self._exceeded(amount, held_amount)
+        exceeded = self._exceeded_limit(amount, held_amount)
         if exceeded is None:
             return None
         # There is room once all reservations are given back.
-        wait = self._exceeded(amount, Amount()) is None
+        wait = self._exceeded_limit(amount, Amount()) is None
         return Shortage(root, *exceeded, wait)
 
-    def _exceeded(self, amount: Amount, held_amount: Amount) -> tuple[str, float, float] | None:
+    def _exceeded_limit(
+        self, amount: Amount, held_amount: Amount
+    ) -> tuple[str, float, float] | None:
         """Return type, value and limit of the first limit that `amount` would exceed."""
         for type, limit, value, more, unit in (
             ("steps", self.most_steps, self.steps + held_amount.steps, amount.steps, 1),

@@ -62,12 +62,12 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
     store, or was written by a newer Holdfast.
     """
     path = Path(path).absolute()
-    marked = marks(path)  # read before the file, so that no mark is newer
+    owner_marks = marks(path)  # read before the file, so that no mark is newer
     with StoreFile(path, progress) as file:
         checking = _Check(file, progress)
         if file.sql is not None:
             try:
-                if checking.through_sqlite(file.sql, marked):
+                if checking.through_sqlite(file.sql, owner_marks):
                     return checking.report()
             except StoreError:
                 raise
@@ -103,11 +103,11 @@ class _Check:
             problems=tuple(self.problems),
         )
 
-    def through_sqlite(self, sql: SQLRows, marked: Sequence[Mark]) -> bool:
+    def through_sqlite(self, sql: SQLRows, owner_marks: Sequence[Mark]) -> bool:
         """Run all checks through SQLite. Return False if it finds the file damaged. Raises one of
         `DAMAGE`."""
         file = self._file
-        older = losses(marked, sql.query)
+        older = losses(owner_marks, sql.query)
         if older and not sql.tables:
             raise StoreError(f"{str(file.path)!r}: {older[0]}")
         file.check_is_store()
@@ -133,14 +133,16 @@ class _Check:
         self._total = sum(row.summary.last_seq for row in rows)
         self.conversations(sql, rows)
         # A deleted conversation is freed in steps. Until then a mark in the inbox stands for it.
-        freed: set[int] = set()
+        freed_numbers: set[int] = set()
         if "inbox" in sql.tables:
-            freed = {int(n) for (n,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
-        self._strays(sql, rows, freed)
+            freed_numbers = {
+                int(n) for (n,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")
+            }
+        self._strays(sql, rows, freed_numbers)
         if {"blobs", "blob_refs"} <= sql.tables:
             self._kept_blobs(sql)
         if "inbox" in sql.tables:
-            self._inbox(sql, {row.number: row.id for row in rows}, freed)
+            self._inbox(sql, {row.number: row.id for row in rows}, freed_numbers)
         return True
 
     def conversations(self, source: RowSource, rows: Sequence[ConversationRow]) -> None:
@@ -167,9 +169,11 @@ class _Check:
     def _tell_progress(self) -> None:
         self._progress(self._events, max(self._total, self._events))
 
-    def _strays(self, sql: SQLRows, rows: Sequence[ConversationRow], freed: set[int]) -> None:
+    def _strays(
+        self, sql: SQLRows, rows: Sequence[ConversationRow], freed_numbers: set[int]
+    ) -> None:
         """Find events that belong to no conversation and that no fork shares."""
-        ends = dict.fromkeys([*(row.number for row in rows), *freed], 1 << 32)
+        ends = dict.fromkeys([*(row.number for row in rows), *freed_numbers], 1 << 32)
         for row in rows:
             for number, last in row.base or ():
                 ends[number] = max(ends.get(number, 0), last)
@@ -198,11 +202,11 @@ class _Check:
             if count := sql.query(query).fetchone()[0]:
                 self.problems.append(f"{count:,} blobs {problem}")
 
-    def _inbox(self, sql: SQLRows, ids: dict[int, str], freed: set[int]) -> None:
+    def _inbox(self, sql: SQLRows, ids: dict[int, str], freed_numbers: set[int]) -> None:
         for number, conversation, data in sql.query("SELECT number, conversation, data FROM inbox"):
             owner = ids.get(conversation, f"conversation number {conversation}")
             what = f"the command {number} in the inbox of {owner!r}"
-            if conversation not in ids and conversation not in freed:
+            if conversation not in ids and conversation not in freed_numbers:
                 self.problems.append(f"{what}: there is no such conversation")
                 continue
             command = None if data is None else commands.posted(data)

@@ -85,7 +85,7 @@ class Committer:
         self._crowd = 0  # jobs per commit, recently
         self._large_wal = False
 
-    def opened(self) -> None:
+    def remember_file(self) -> None:
         """Remember the identity of the file and its -wal; both must stay the same from now on."""
         self._file = _inode(str(self._path))
         self._log = _inode(f"{self._path}-wal")
@@ -173,7 +173,7 @@ class Committer:
             self._crowd = max(len(jobs), self._crowd // 2)
             for job in jobs:
                 if not tried:
-                    job.error = self._interrupted()
+                    job.error = self._interruption_error()
                 job.done = True
         return jobs
 
@@ -226,7 +226,7 @@ class Committer:
         except BaseException:  # Ctrl-C on a thread that also commits for others
             if rolled_back:
                 for job in jobs:
-                    job.error = self._interrupted()
+                    job.error = self._interruption_error()
             raise
 
     def _mark(self, jobs: Sequence[Job[object]]) -> None:
@@ -268,7 +268,7 @@ class Committer:
             return False
         return True
 
-    def _interrupted(self) -> StoreError:
+    def _interruption_error(self) -> StoreError:
         return StoreError(f"Store {str(self._path)!r}: the append was interrupted.")
 
     @property

@@ -71,7 +71,7 @@ def firing_batches(
             due.setdefault(row.number, []).append(row)
     batches: dict[int, Batch] = {}
     for number, (first, *more) in due.items():
-        events = _decoded(tails.get(number, ()), first)
+        events = _decode_tail(tails.get(number, ()), first)
         if events is None:
             continue  # damaged: whoever opens it reports that
         timers = [first.timer, *(one.timer for one in more)]
@@ -83,7 +83,7 @@ def firing_batches(
     return batches
 
 
-def _decoded(rows: Sequence[tuple[int, int, Any]], row: DueRow) -> list[AnyEvent] | None:
+def _decode_tail(rows: Sequence[tuple[int, int, Any]], row: DueRow) -> list[AnyEvent] | None:
     """Return the events of a tail, None if one is missing or damaged."""
     events: list[AnyEvent] = []
     for expected, (seq, crc, data) in enumerate(rows, row.condensed + 1):

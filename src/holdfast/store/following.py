@@ -20,7 +20,7 @@ class AppendWaiter:
         self.grown = threading.Event()
         self.ended = False  # no more events will come
 
-    def reached(self, seq: int) -> None:
+    def note_growth(self, seq: int) -> None:
         """Note that the conversation's events now reach `seq`."""
         if self.seq < seq:
             self.grown.set()
@@ -33,14 +33,14 @@ class AppendCallback(AppendWaiter):
         super().__init__(conversation_id, 0)
         self._notify = notify
 
-    def reached(self, seq: int) -> None:
-        """See `AppendWaiter.reached`."""
+    def note_growth(self, seq: int) -> None:
+        """See `AppendWaiter.note_growth`."""
         if self.seq < seq:
             self.seq = seq
             self._notify()
 
 
-def followed(
+def follow_events(
     store: Store, waiter: AppendWaiter, timeout: float | None, closed: Callable[[], bool]
 ) -> Iterator[AnyEvent]:
     """Yield events of a store as `waiter` learns of them, until none has come for `timeout` seconds

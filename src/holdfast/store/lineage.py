@@ -27,21 +27,21 @@ def stretches(number: int, last_seq: int, base: str) -> list[Stretch]:
     """Return the ranges of rows that hold a conversation's events, in order."""
     ranges: list[Stretch] = []
     after = 0
-    for source, last in (*_shared(base), (number, last_seq)):
+    for source, last in (*_read_ranges(base), (number, last_seq)):
         ranges.append(Stretch(source, after, last))
         after = last
     return ranges
 
 
-def _shared(base: str) -> list[tuple[int, int]]:
+def _read_ranges(base: str) -> list[tuple[int, int]]:
     return json.loads(base) if base else []
 
 
 def base_of_fork(number: int, base: str, seq: int) -> str:
     """Return the `base` of a fork that shares the first `seq` events of the conversation
     `number`, whose own base is `base`."""
-    shared = [(s.number, min(s.last, seq)) for s in stretches(number, seq, base) if s.after < seq]
-    return json.dumps(shared, separators=(",", ":")) if shared else ""
+    ranges = [(s.number, min(s.last, seq)) for s in stretches(number, seq, base) if s.after < seq]
+    return json.dumps(ranges, separators=(",", ":")) if ranges else ""
 
 
 _FIND = "SELECT number, last_seq, base, condensed FROM conversations WHERE id = ?"
@@ -101,7 +101,7 @@ def read(
 def mark_to_free(db: sqlite3.Cursor, number: int, base: str) -> None:
     """Mark the events of a removed conversation and of its removed origins for freeing."""
     mark = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, '', NULL)"
-    for one in {number, *(source for source, _ in _shared(base))}:
+    for one in {number, *(source for source, _ in _read_ranges(base))}:
         if db.execute("SELECT 1 FROM conversations WHERE number = ?", (one,)).fetchone() is None:
             db.execute(mark, (one,))
 
@@ -123,7 +123,7 @@ def free_slice(db: sqlite3.Cursor) -> bool:
     if row is None:
         return False
     number = row[0]
-    start, end = (number << 32) + _needed(db, number), (number + 1) << 32
+    start, end = (number << 32) + _last_shared_seq(db, number), (number + 1) << 32
     until, size = None, 0
     for key, length in db.execute(_SIZES, (start, end, SLICE_ROWS)).fetchall():
         until, size = key, size + length
@@ -142,12 +142,12 @@ def free_slice(db: sqlite3.Cursor) -> bool:
     return True
 
 
-def _needed(db: sqlite3.Cursor, number: int) -> int:
+def _last_shared_seq(db: sqlite3.Cursor, number: int) -> int:
     """Return the last event under this number that a fork shares."""
     query = "SELECT base FROM conversations WHERE base <> '' AND instr(base, ?)"
     bases = db.execute(query, (f"[{number},",))
-    shared = [last for (base,) in bases for source, last in _shared(base) if source == number]
-    return max(shared, default=0)
+    seqs = [last for (base,) in bases for source, last in _read_ranges(base) if source == number]
+    return max(seqs, default=0)
 
 
 def free_pages(db: sqlite3.Connection) -> int:

@@ -34,7 +34,7 @@ class Mark(NamedTuple):
     last_seq: int
 
 
-def packed(number: int, epoch: int, last_seq: int) -> bytes:
+def pack(number: int, epoch: int, last_seq: int) -> bytes:
     """Return a mark in the binary form of an owner file."""
     data = _MARK.pack(_MAGIC, number, epoch, last_seq)
     return data + _CRC.pack(zlib.crc32(data))
@@ -56,7 +56,7 @@ def marks(store: Path) -> list[Mark]:
             continue
         if len(data) == _SIZE:
             _, number, epoch, last_seq = _MARK.unpack_from(data)
-            if data == packed(number, epoch, last_seq):
+            if data == pack(number, epoch, last_seq):
                 entries.append(Mark(folder / name, number, epoch, last_seq))
     return entries
 

@@ -140,7 +140,7 @@ class MemoryStore(Store):
         self._records: dict[str, _Record] = {}
         # One counter for all conversations: no old lease fits a conversation created again.
         self._epoch = 0
-        self._posted = 0
+        self._post_count = 0
         # The index of timers: due times by conversation and timer.
         self._timers: dict[tuple[str, str], datetime] = {}
         self._ledger: _Ledger | None = None  # created for the first budget
@@ -288,9 +288,11 @@ class MemoryStore(Store):
             if key in record.keys:
                 return False
             record.keys.add(key)
-        self._posted += 1
-        posted = Posted(self._posted, key if key is not None else f"#{self._posted}", command)
-        record.inbox = [*(record.inbox or ()), posted]
+        self._post_count += 1
+        entry = Posted(
+            self._post_count, key if key is not None else f"#{self._post_count}", command
+        )
+        record.inbox = [*(record.inbox or ()), entry]
         return True
 
     def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
@@ -337,7 +339,7 @@ class MemoryStore(Store):
         self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
     ) -> list[DueTimer]:
         drafts = {} if fire is None else self._drafts(before, limit, fire)
-        rung: dict[str, Callable[[], None] | None] = {}  # the callbacks by conversation
+        callbacks: dict[str, Callable[[], None] | None] = {}  # by conversation
         with self._lock:
             due_timers = self._due(before, limit)
             for id, due in _by_conversation(due_timers).items():
@@ -349,11 +351,11 @@ class MemoryStore(Store):
                     self._epoch += 1  # no lease of before fits the conversation any more
                     record.epoch = self._epoch
                     self._write(record, Lease(id, record.epoch), batch)
-                    rung[id] = None
-                for one in due if id not in rung else ():
+                    callbacks[id] = None
+                for one in due if id not in callbacks else ():
                     if self._leave(record, commands.RingTimer(one.timer, one.due), one.key):
-                        rung[id] = record.notify
-        for conversation_id, notify in rung.items():
+                        callbacks[id] = record.notify
+        for conversation_id, notify in callbacks.items():
             if notify is not None:
                 notify()
             if self._bell is not None:
@@ -524,7 +526,7 @@ class MemoryStore(Store):
         self._check_open()
         record = self._records.get(lease.conversation_id)
         if record is None or record.epoch != lease.epoch or not record.held:
-            raise base.fenced(lease)
+            raise base.fenced_error(lease)
         return record
 
     @staticmethod

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.processes import OwnerProcess
-from holdfast.store.marks import MARK_OFFSET, packed
+from holdfast.store.marks import MARK_OFFSET, pack
 
 _NAME = re.compile(r"\d+-[0-9a-f]+")
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
@@ -135,7 +135,7 @@ class Owner:
     def mark(self, number: int, epoch: int, last_seq: int) -> None:
         """Record the last append that was written."""
         if self._fd >= 0:
-            os.pwrite(self._fd, packed(number, epoch, last_seq), MARK_OFFSET)
+            os.pwrite(self._fd, pack(number, epoch, last_seq), MARK_OFFSET)
 
     def close(self) -> None:
         """Unlock and remove the file. Idempotent; does nothing in a forked child."""

@@ -177,19 +177,19 @@ class PageFile:
     def page(self, number: int) -> bytes:
         """Return a page's newest committed bytes, zeros for bytes that cannot be read."""
         at = self._frames.get(number)
-        return self._stored(number) if at is None else self._logged(at)
+        return self._stored_page(number) if at is None else self._logged_page(at)
 
-    def _stored(self, number: int) -> bytes:
+    def _stored_page(self, number: int) -> bytes:
         data = self._bytes((number - 1) * self.page_size, self.page_size)
         return data.ljust(self.page_size, b"\0")
 
-    def _logged(self, at: int) -> bytes:
+    def _logged_page(self, at: int) -> bytes:
         return self._log[at : at + self.page_size]
 
-    def superseded(self) -> Iterator[bytes]:
+    def superseded_pages(self) -> Iterator[bytes]:
         """Yield older versions of pages, from the file and from earlier frames of the -wal."""
-        yield from (self._stored(number) for number in self._frames)
-        yield from map(self._logged, self._older)
+        yield from (self._stored_page(number) for number in self._frames)
+        yield from map(self._logged_page, self._older)
 
     def free(self) -> set[int]:
         """Return the unused pages (1.5), as far as the freelist can be read."""

@@ -109,7 +109,7 @@ class PageRows:
         # Rows on unused pages may belong to deleted conversations.
         self._numbers = {*self._rows, *(key >> 32 for key in self._events)}
         self._numbers.update(number for row in self._rows.values() for number, _ in row.base or ())
-        for data in image.superseded():
+        for data in image.superseded_pages():
             self._extra.append(data)
             self._take_page(image.count + len(self._extra), data, rows=False)
         for number in free:

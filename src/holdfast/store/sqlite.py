@@ -38,7 +38,7 @@ from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage, SQ
 from holdfast.store.commit import Committer, Job
 from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
 from holdfast.store.firing import DueRow, firing_batches, within_limits
-from holdfast.store.following import followed
+from holdfast.store.following import follow_events
 from holdfast.store.marks import Mark, losses, marks, owners_folder
 from holdfast.store.owner import Owner
 from holdfast.store.rows import read_tags
@@ -130,8 +130,8 @@ def _one_of(column: str, ids: Sequence[str], values: dict[str, Any]) -> str:
     odd = {f"{column}{number}": id for number, id in enumerate(valid_ids) if "\0" in id}
     values[column] = json.dumps([id for id in valid_ids if "\0" not in id])
     values |= odd
-    listed = f"{column} IN (SELECT value FROM json_each(:{column}))"
-    return f"({listed} OR {column} IN ({', '.join(f':{name}' for name in odd)}))"
+    in_list = f"{column} IN (SELECT value FROM json_each(:{column}))"
+    return f"({in_list} OR {column} IN ({', '.join(f':{name}' for name in odd)}))"
 
 
 def _rows(number: int, events: Sequence[AnyEvent]) -> list[tuple[int, int, bytes]]:
@@ -148,7 +148,7 @@ def _fence(db: sqlite3.Cursor, number: int, lease: Lease) -> int:
     query = "SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?"
     row = db.execute(query, (number, lease.epoch)).fetchone()
     if row is None:
-        raise base.fenced(lease)
+        raise base.fenced_error(lease)
     return row[0]
 
 
@@ -249,28 +249,28 @@ class SQLiteStore(Store):
             # SQLite takes a file of one byte for a new one and overwrites it.
             raise StoreError(f"{str(self.path)!r} is not a Holdfast store.")
         self._writer: Committer | None = None
-        marked = marks(self.path)  # read before the file, so that no mark is newer
+        owner_marks = marks(self.path)  # read before the file, so that no mark is newer
         if not read_only:
             self._writer = Committer(self.path, timeout)
             try:
-                self._prepare(self._writer, durability, marked)
+                self._prepare(self._writer, durability, owner_marks)
             except BaseException:
                 self._writer.db.close()
                 raise
         reads = ReadOnlyConnection if read_only else ReadConnection
         self._reader = reads(self.path, timeout)
-        if read_only and marked:
-            for problem in self._reader.read(lambda db: losses(marked, db.execute)):
+        if read_only and owner_marks:
+            for problem in self._reader.read(lambda db: losses(owner_marks, db.execute)):
                 _log.warning("Store %r: %s", str(self.path), problem)
         self._watcher = Watcher(lambda: reads(self.path, timeout), self._beat, lease_seconds / 3)
 
-    def _prepare(self, writer: Committer, durability: str, marked: Sequence[Mark]) -> None:
+    def _prepare(self, writer: Committer, durability: str, owner_marks: Sequence[Mark]) -> None:
         try:
             # Check before any write: after a write, a restored -wal would no longer match.
-            if marked and (problems := losses(marked, writer.db.execute)):
+            if owner_marks and (problems := losses(owner_marks, writer.db.execute)):
                 raise StoreError(f"Store {str(self.path)!r}: {problems[0]}")
             schema.prepare(writer.db, self.path, durability, self._timeout)
-            writer.opened()
+            writer.remember_file()
         except (sqlite3.Error, UnicodeError) as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and self.path.exists():
@@ -320,7 +320,7 @@ class SQLiteStore(Store):
         """See `Store.confirm`. The file's lock keeps the lease for as long as this process
         lives."""
         if self._leases.get(lease.conversation_id, (0, 0))[1] != lease.epoch:
-            raise base.fenced(lease)
+            raise base.fenced_error(lease)
 
     def release(self, lease: Lease) -> None:
         self._committer()
@@ -342,7 +342,7 @@ class SQLiteStore(Store):
 
         def leave(db: sqlite3.Cursor) -> None:
             if not db.execute(query, (text, lease.conversation_id, lease.epoch)).rowcount:
-                raise base.fenced(lease)
+                raise base.fenced_error(lease)
 
         self._write(leave)
 
@@ -371,7 +371,7 @@ class SQLiteStore(Store):
         query = "SELECT number FROM conversations WHERE id = ? AND epoch = ? AND holder <> ''"
         row = db.execute(query, (lease.conversation_id, lease.epoch)).fetchone()
         if row is None:
-            raise base.fenced(lease)
+            raise base.fenced_error(lease)
         return row[0]
 
     # --- the journal ---
@@ -391,7 +391,7 @@ class SQLiteStore(Store):
         final = batch.summary.status != "running"
         reserved = (self._writer or self._committer()).run(Job(work, mark, final))
         if events and self._watcher.followers:
-            self._watcher.appended(lease.conversation_id, events[-1].seq)
+            self._watcher.notify_append(lease.conversation_id, events[-1].seq)
         return reserved
 
     def _write_batch(
@@ -427,8 +427,8 @@ class SQLiteStore(Store):
             query = (
                 "UPDATE inbox SET data = NULL, refusal = ? WHERE number = ? AND conversation = ?"
             )
-            refused = {key: msgspec.json.encode(one) for key, one in batch.refusals.items()}
-            updates = [(refused.get(command), command, number) for command in batch.done_commands]
+            refusals = {key: msgspec.json.encode(one) for key, one in batch.refusals.items()}
+            updates = [(refusals.get(command), command, number) for command in batch.done_commands]
             db.executemany(query, updates)
         for row in batch.timers:
             if row.due is None:
@@ -461,7 +461,7 @@ class SQLiteStore(Store):
 
         def take(expected: int, seq: int, crc: int, data: bytes) -> None:
             if seq != expected or type(data) is not bytes or zlib.crc32(data) != crc:
-                raise self._damaged(conversation_id, expected)
+                raise self._damage_error(conversation_id, expected)
             events.append(ev.decode(data, expected))
 
         def look(db: sqlite3.Connection) -> tuple[int, int]:
@@ -470,7 +470,7 @@ class SQLiteStore(Store):
 
         before, last = self._reader.read(look)
         if before + len(events) < last:
-            raise self._damaged(conversation_id, before + len(events) + 1)
+            raise self._damage_error(conversation_id, before + len(events) + 1)
         return events
 
     def follow(
@@ -479,7 +479,7 @@ class SQLiteStore(Store):
         """Events of another process arrive within about 0.1 seconds."""
         follower = self._watcher.follow(conversation_id, max(after_seq, 0))
         try:
-            yield from followed(self, follower, timeout, lambda: self._closed)
+            yield from follow_events(self, follower, timeout, lambda: self._closed)
         finally:
             self._watcher.unfollow(follower)
 
@@ -531,7 +531,7 @@ class SQLiteStore(Store):
 
         number, command_number = self._write(leave)
         if command_number:
-            self._watcher.posted(number, command_number)
+            self._watcher.notify_post(number, command_number)
         return command_number > 0
 
     def _leave(
@@ -551,13 +551,13 @@ class SQLiteStore(Store):
         return command_number
 
     def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
-        data = self._posted("refusal", conversation_id, key)
+        data = self._inbox_column("refusal", conversation_id, key)
         return None if data is None else msgspec.json.decode(data, type=ErrorForm)
 
     def undone(self, conversation_id: str, key: str) -> bool:
-        return self._posted("data", conversation_id, key) is not None
+        return self._inbox_column("data", conversation_id, key) is not None
 
-    def _posted(self, column: str, conversation_id: str, key: str) -> bytes | None:
+    def _inbox_column(self, column: str, conversation_id: str, key: str) -> bytes | None:
         query = f"SELECT {column} FROM inbox WHERE conversation = ? AND key = ?"
 
         def look(db: sqlite3.Connection) -> tuple[bytes | None] | None:
@@ -660,10 +660,10 @@ class SQLiteStore(Store):
 
         rung = self._write(work)
         for number, command_number in rung.posted.items():
-            self._watcher.posted(number, command_number)
+            self._watcher.notify_post(number, command_number)
         if self._watcher.followers:
             for id, seq in rung.appended.items():
-                self._watcher.appended(id, seq)
+                self._watcher.notify_append(id, seq)
         return rung.timers
 
     def _ring(self, db: sqlite3.Cursor, row: DueRow, batch: Batch | None, rung: _Rung) -> None:
@@ -873,7 +873,7 @@ class SQLiteStore(Store):
             raise base.not_found(conversation_id, repr(str(self.path)))
         return row
 
-    def _damaged(self, conversation_id: str, seq: int) -> StoreError:
+    def _damage_error(self, conversation_id: str, seq: int) -> StoreError:
         return StoreError(
             f"Store {str(self.path)!r}: event {seq} of conversation {conversation_id!r} is missing"
             " or damaged."

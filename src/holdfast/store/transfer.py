@@ -163,7 +163,7 @@ def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
                 raise reader.error(
                     f"the lines end after {seq - 1} of {header.events} events of {header.id!r}."
                 )
-            event = reader.decoded("an event", lambda data=data: ev.decode(data))
+            event = reader.decode("an event", lambda data=data: ev.decode(data))
             if event.seq != seq:
                 raise reader.error(f"event {event.seq} stands where event {seq} should.")
             if (id := ev.foreign_call(event)) is not None:
@@ -205,7 +205,7 @@ class _Lines:
         """Return the error for the last line."""
         return ConfigurationError(f"line {self.number}: {problem}")
 
-    def decoded(self, what: str, decode: Callable[[], T]) -> T:
+    def decode(self, what: str, decode: Callable[[], T]) -> T:
         """Return the decoded last line. Raises `ConfigurationError`."""
         try:
             return decode()
@@ -215,7 +215,7 @@ class _Lines:
 
 def _read_header(reader: _Lines, data: bytes) -> Header:
     what = "the header of an exported conversation"
-    header = reader.decoded(what, lambda: msgspec.json.decode(data, type=Header))
+    header = reader.decode(what, lambda: msgspec.json.decode(data, type=Header))
     if header.version != VERSION:
         raise reader.error(
             f"exported in version {header.version}; this Holdfast reads version {VERSION}."
@@ -242,7 +242,7 @@ def _read_blobs(
             # The next conversation's header. If it is none, reading it raises the error.
             reader.put_back(data)
             break
-        blob = reader.decoded("a blob", lambda data=data: msgspec.json.decode(data, type=_Blob))
+        blob = reader.decode("a blob", lambda data=data: msgspec.json.decode(data, type=_Blob))
         if blob.data is not None and blob_id(blob.data) != blob.id:
             raise reader.error(f"the content of the blob {blob.id} does not match its id.")
         if blob.id not in referenced_ids:

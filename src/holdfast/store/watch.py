@@ -108,12 +108,12 @@ class Watcher:
 
     # --- changes made by this process ---
 
-    def appended(self, conversation_id: str, seq: int) -> None:
+    def notify_append(self, conversation_id: str, seq: int) -> None:
         """Wake the followers of a conversation whose events now reach `seq`."""
         for follower in self.followers.get(conversation_id, ()):
-            follower.reached(seq)
+            follower.note_growth(seq)
 
-    def posted(self, number: int, command: int) -> None:
+    def notify_post(self, number: int, command: int) -> None:
         """Notify the lease holder of the conversation `number` of a command."""
         lease = self._leases.get(number)
         if lease is not None:
@@ -192,7 +192,7 @@ class Watcher:
             key = (conversation_id,)
             row = reader.read(lambda db, key=key: db.execute(_LAST_SEQ, key).fetchone())
             if row is not None:
-                self.appended(conversation_id, row[0])
+                self.notify_append(conversation_id, row[0])
 
     def close(self) -> None:
         """End the thread and release all followers. Idempotent; does nothing in a forked child."""

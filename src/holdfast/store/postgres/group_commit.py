@@ -183,7 +183,7 @@ class GroupCommit:
         """Return the rows of a group's statement, None if it failed."""
         is_sent = False
         try:
-            connection = self._connection or self._connected()
+            connection = self._connection or self._connect()
             is_sent = True
             return connection.statements.rows(query, values)
         except (psycopg.Error, StoreError, UnicodeError) as error:
@@ -198,7 +198,7 @@ class GroupCommit:
                 one.is_cut_off = is_sent
             raise
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         connection = self._pool.connect()
         try:
             connection.execute(_SESSION)

@@ -198,11 +198,11 @@ def append(number: int, epoch: int, batch: Batch, channel: str) -> Append:
         values["timers"], values["dues"] = list(dues), list(dues.values())
     parts.append(_RESULT)
     grouped = bool(events) and not batch.blobs and not batch.timers
-    return Append(_joined(tuple(parts)), values, grouped)
+    return Append(_join(tuple(parts)), values, grouped)
 
 
 @cache
-def _joined(parts: tuple[LiteralString, ...]) -> LiteralString:
+def _join(parts: tuple[LiteralString, ...]) -> LiteralString:
     """Return a statement of these parts, always the same object: its hash is then known."""
     return "".join(parts)
 
@@ -258,7 +258,7 @@ WHERE c.number = %s AND c.epoch = %s AND c.last_seq = %s AND e.seq >= %s ORDER B
 """
 
 
-def decoded(rows: Sequence[Sequence[Any]]) -> tuple[list[AnyEvent], int]:
+def decode_rows(rows: Sequence[Sequence[Any]]) -> tuple[list[AnyEvent], int]:
     """Return the events of the rows of `READ`, and the seq of the first one that is missing or
     damaged, 0 if none is."""
     events: list[AnyEvent] = []

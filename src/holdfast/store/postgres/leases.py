@@ -184,7 +184,7 @@ class LeaseOwner:
                     self._register()
         return self._token
 
-    def confirmed(self) -> str:
+    def confirmed_token(self) -> str:
         """Return the owner's name for a new lease, once the database has confirmed it.
 
         A process that was cut off or frozen may have been declared dead. A lease under its old

@@ -91,12 +91,12 @@ class _Turns:
         try:
             turn.wait(timeout)
         except BaseException:  # Ctrl-C
-            if self._ended(turn):
+            if self._has_ended(turn):
                 self.release()
             raise
-        return self._ended(turn)
+        return self._has_ended(turn)
 
-    def _ended(self, turn: threading.Event) -> bool:
+    def _has_ended(self, turn: threading.Event) -> bool:
         """End a wait. Return True if it got a place."""
         with self._lock:
             if not turn.is_set():
@@ -261,7 +261,7 @@ class Pool:
                     return result[0]
             except (psycopg.Error, UnicodeError) as error:
                 is_lost = self._handle_error(error, connection)
-            if number and result and is_lost and self._committed(number, deadline):
+            if number and result and is_lost and self._was_committed(number, deadline):
                 return result[0]
         raise self._away()
 
@@ -281,7 +281,7 @@ class Pool:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _committed(self, number: AttemptNumber, deadline: float) -> bool:
+    def _was_committed(self, number: AttemptNumber, deadline: float) -> bool:
         """Return True if a transaction happened whose COMMIT got no answer."""
         while True:
             connection: Connection | None = None
@@ -318,7 +318,7 @@ class Pool:
         if broken(error):
             self._reason = reason(error)
             self.drop()
-            if connection is None and _refused(error):
+            if connection is None and _is_refusal(error):
                 raise self.unreachable(error) from None
             return connection is not None
         if error.sqlstate not in _AGAIN:
@@ -358,7 +358,7 @@ def broken(error: psycopg.Error) -> bool:
     return error.sqlstate in _BROKEN or error.sqlstate.startswith("08")
 
 
-def _refused(error: psycopg.Error) -> bool:
+def _is_refusal(error: psycopg.Error) -> bool:
     """Return True if the server refuses this user or database, which no waiting changes."""
     text = str(error)
     return "authentication failed" in text or "no pg_hba.conf" in text or "does not exist" in text

@@ -31,7 +31,7 @@ from holdfast.store.base import (
     WorkBell,
 )
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
-from holdfast.store.following import AppendCallback, AppendWaiter, followed
+from holdfast.store.following import AppendCallback, AppendWaiter, follow_events
 from holdfast.store.nul_text import escaped, unescaped
 from holdfast.store.postgres import journal, leases, removal, schema, timers
 from holdfast.store.postgres.group_commit import GroupCommit, Write
@@ -224,7 +224,7 @@ class PostgresStore(Store):
     def _take(self, conversation_id: str, held_epoch: int) -> tuple[Lease, _OwnLease]:
         id = escaped(conversation_id)
         while True:
-            owner = self._owner.confirmed()
+            owner = self._owner.confirmed_token()
             values = {"id": id, "owner": owner, "held": held_epoch, "version": ev.JOURNAL_VERSION}
             rows, _ = self._takes.execute(Write(id, leases.TAKE, values))
             if not rows:
@@ -269,7 +269,7 @@ class PostgresStore(Store):
     def confirm(self, lease: Lease) -> None:
         own = self._leases.get(lease.conversation_id)
         if own is None or own.epoch != lease.epoch or not self._owner.confirms(own.owner):
-            raise base.fenced(lease)
+            raise base.fenced_error(lease)
 
     def renew(self, lease: Lease) -> None:
         self._row(self.pool.execute(_HELD, self._key(lease)).rows, lease)
@@ -294,7 +294,7 @@ class PostgresStore(Store):
 
         def leave(db: Cursor) -> None:
             if not db.execute(_NOTE, (text, *self._key(lease))).rowcount:
-                raise base.fenced(lease)
+                raise base.fenced_error(lease)
 
         self.pool.run(leave, repeatable=True)
 
@@ -306,7 +306,7 @@ class PostgresStore(Store):
     def _row(rows: Sequence[Sequence[int]], lease: Lease) -> int:
         """Return the only value of the first row. Raises `Fenced` if there is none."""
         if not rows:
-            raise base.fenced(lease)
+            raise base.fenced_error(lease)
         return rows[0][0]
 
     # --- the journal ---
@@ -334,10 +334,10 @@ class PostgresStore(Store):
         else:
             rows, again = self.pool.execute(query, values)
         if not rows and not (again and self._was_written(number, lease, batch)):
-            raise self._refused(number, lease, batch)
+            raise self._append_error(number, lease, batch)
         if events:
             channels = rows[0][0] if rows else ()
-            self._listener.appended(lease.conversation_id, number, events[-1].seq, channels)
+            self._listener.notify_append(lease.conversation_id, number, events[-1].seq, channels)
         return reserved
 
     @staticmethod
@@ -355,10 +355,10 @@ class PostgresStore(Store):
         rows, _ = self.pool.execute(journal.LAST, (number, lease.epoch, last, first))
         return [data for _, data in rows] == list(ev.records(batch.events))
 
-    def _refused(self, number: int, lease: Lease, batch: Batch) -> StoreError:
+    def _append_error(self, number: int, lease: Lease, batch: Batch) -> StoreError:
         rows, _ = self.pool.execute(_STANDING, (number, lease.epoch))
         if not rows or not batch.events:
-            return base.fenced(lease)
+            return base.fenced_error(lease)
         return StoreError(
             f"Conversation {lease.conversation_id!r}: event {batch.events[0].seq} does not follow"
             f" event {rows[0][0]}. Nothing was written."
@@ -381,7 +381,7 @@ class PostgresStore(Store):
             "after": None if after_seq is None else min(after_seq, _MAX_SEQ),
             "limit": None if limit is None else min(max(limit, 0), _MAX_SEQ),
         }
-        events, damaged = journal.decoded(self.pool.execute(journal.READ, values).rows)
+        events, damaged = journal.decode_rows(self.pool.execute(journal.READ, values).rows)
         if damaged:
             raise StoreError(
                 f"Store {self.pool.place!r}: event {damaged} of conversation {conversation_id!r}"
@@ -397,7 +397,7 @@ class PostgresStore(Store):
         follower = AppendWaiter(conversation_id, max(after_seq, 0))
         self._listener.follow(follower)
         try:
-            yield from followed(self, follower, timeout, lambda: self._closed)
+            yield from follow_events(self, follower, timeout, lambda: self._closed)
         finally:
             self._listener.unfollow(follower)
 
@@ -458,18 +458,18 @@ class PostgresStore(Store):
 
         number, command_number, channel = self.pool.run(leave)
         if command_number:
-            self._listener.posted(number, command_number)
+            self._listener.notify_post(number, command_number)
             self._listener.send([channel])
         return command_number > 0
 
     def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
-        _, refusal = self._posted(conversation_id, key)
+        _, refusal = self._command_state(conversation_id, key)
         return None if refusal is None else msgspec.json.decode(refusal, type=ErrorForm)
 
     def undone(self, conversation_id: str, key: str) -> bool:
-        return self._posted(conversation_id, key)[0]
+        return self._command_state(conversation_id, key)[0]
 
-    def _posted(self, conversation_id: str, key: str) -> tuple[bool, bytes | None]:
+    def _command_state(self, conversation_id: str, key: str) -> tuple[bool, bytes | None]:
         values = {"id": escaped(conversation_id), "key": escaped(key)}
         rows, _ = self.pool.execute(_POSTED, values)
         if not rows:
@@ -480,7 +480,7 @@ class PostgresStore(Store):
         """A command of a newer version stays in the inbox."""
         rows, _ = self.pool.execute(_COMMANDS, self._key(lease))
         if not rows:
-            raise base.fenced(lease)
+            raise base.fenced_error(lease)
         return [
             Posted(number, unescaped(key), command)
             for number, key, data in rows
@@ -516,9 +516,9 @@ class PostgresStore(Store):
         bell, channel = self._bell, self._channel
         rung = self.pool.run(lambda db: timers.ring(db, before, max(limit, 0), bell, fire, channel))
         for appended in rung.appended:
-            self._listener.appended(*appended)
+            self._listener.notify_append(*appended)
         for command_number, number in rung.posted.items():
-            self._listener.posted(number, command_number)
+            self._listener.notify_post(number, command_number)
         self._listener.send([rung.channels[number] for number in rung.posted.values()])
         return rung.timers
 

@@ -94,7 +94,7 @@ class Listener:
         self._wake()
 
     def follow(self, waiter: AppendWaiter) -> None:
-        """Call `waiter.reached` as its conversation grows, until `unfollow`."""
+        """Call `waiter.note_growth` as its conversation grows, until `unfollow`."""
         id = waiter.conversation_id
         with self._lock:
             # A new list, because another thread may be iterating over the old one.
@@ -114,20 +114,20 @@ class Listener:
 
     # --- changes made by this store ---
 
-    def appended(
+    def notify_append(
         self, conversation_id: str, number: int, seq: int, channels: Sequence[str] = ()
     ) -> None:
         """Wake the followers of the conversation `number`, whose events now reach `seq`, here and
         at other stores."""
-        self._reached(conversation_id, seq)
+        self._wake_followers(conversation_id, seq)
         if channels:
             self.send(channels, f"{number} {seq}")
 
-    def _reached(self, conversation_id: str, seq: int) -> None:
+    def _wake_followers(self, conversation_id: str, seq: int) -> None:
         for waiter in self._followers.get(conversation_id, ()):
-            waiter.reached(seq)
+            waiter.note_growth(seq)
 
-    def posted(self, number: int, command: int) -> None:
+    def notify_post(self, number: int, command: int) -> None:
         """Notify the holder of the conversation `number` of a command, if this store has it."""
         holder = self._holders.get(number)
         if holder is not None:
@@ -202,7 +202,7 @@ class Listener:
         for notice in notices:
             number, _, seq = notice.payload.partition(" ")
             if number.isdecimal() and seq.isdecimal() and int(number) in self._watched:
-                self._reached(self._watched[int(number)], int(seq))
+                self._wake_followers(self._watched[int(number)], int(seq))
         return bool(notices)
 
     def _look(self, connection: Connection) -> None:
@@ -236,7 +236,7 @@ class Listener:
             connection.execute(_UNWATCH, (stale, self._channel))
         self._watched = numbers
         for id, _, seq in rows:
-            self._reached(unescaped(id), seq)
+            self._wake_followers(unescaped(id), seq)
 
     def close(self) -> None:
         """End the thread and release all followers. Idempotent."""
