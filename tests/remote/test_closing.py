@@ -1,5 +1,5 @@
-"""The end of a `RemoteConversation` on a real agent server: nothing runs on there, and no connection
-stays open here."""
+"""Tests of the end of a `RemoteConversation` on a real agent server: no run is left there, and no
+connection stays open here."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def begin(conversation: RemoteConversation, how: str) -> None:
 
 
 def runs(server: ServeProcess, id: str) -> bool:
-    found = server.ask("GET", f"/api/conversations/{id}").json
-    return found["busy"] or found["driven"]
+    summary = server.ask("GET", f"/api/conversations/{id}").json
+    return summary["busy"] or summary["driven"]
 
 
 @pytest.mark.parametrize("how", ["stream", "run", "start_thread"])
@@ -133,6 +133,6 @@ def test_close_does_not_wait_long_for_a_server_that_does_not_answer_a_run() -> N
         conversation.close(0.5)
         assert time.monotonic() - began < 10
         assert any(path.endswith("/close") for _, path, _, _ in server.requests)
-        asked = len(server.requests)
+        count = len(server.requests)
         assert not [item for item in stream if item.type == "assistant"]
-        assert len(server.requests) == asked
+        assert len(server.requests) == count

@@ -1,5 +1,5 @@
-"""`ContainerRuntime`: the command lines of each engine, and a stand-in engine that runs the server
-as a process of this machine."""
+"""Tests of `ContainerRuntime`: the command lines of each engine, and a stand-in engine that runs
+the server as a process of this machine."""
 
 import json
 import os
@@ -33,7 +33,7 @@ needs_mounts = pytest.mark.skipif(_BWRAP is None, reason="the stand-in mounts wi
 
 @pytest.fixture
 def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The state of the stand-in engines, which stand first in PATH."""
+    """Return the state folder of the stand-in engines, which come first in PATH."""
     folder = stand_in_engine.install(tmp_path / "engines")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return folder / "state"
@@ -45,20 +45,20 @@ def calls(state: Path) -> list[list[str]]:
 
 
 def processes(text: str) -> list[int]:
-    """The living processes whose command line or environment has the text."""
-    found: list[int] = []
+    """Return the ids of the living processes whose command line or environment has the text."""
+    pids: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                seen = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                content = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if text.encode() in seen:
-                found.append(int(entry.name))
-    return found
+            if text.encode() in content:
+                pids.append(int(entry.name))
+    return pids
 
 
-def gone(text: str, seconds: float = 15.0) -> bool:
+def wait_for_end(text: str, seconds: float = 15.0) -> bool:
     deadline = time.monotonic() + seconds
     while processes(text) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -149,7 +149,7 @@ def test_a_container_is_a_runtime(engine: Any, engines: Path) -> None:
         assert runtime.read_file("a.txt") == "one\ntwo\n"
         state = str(engines)
         assert processes(state)
-    assert gone(state)
+    assert wait_for_end(state)
     assert [call[:2] for call in calls(engines)] == {
         "apptainer": [["apptainer", "exec"]],
     }.get(engine, [[engine, "run"], [engine, "port"]])
@@ -192,7 +192,7 @@ def test_the_workdir_is_a_folder_of_this_machine(
         assert runtime.read_file("a.txt") == "one\n"
         assert runtime.run_command("pwd; echo two > b.txt").text.startswith("/workspace\n")
         assert runtime.run_command("cat /data/c.txt; rm /data/c.txt").meta["exitCode"] != 0
-    assert gone(str(engines))
+    assert wait_for_end(str(engines))
     assert (workdir / "b.txt").read_text() == "two\n"
     assert (workdir / "a.txt").read_text() == "one\n"
     assert (tmp_path / "data" / "c.txt").read_text() == "three\n"
@@ -202,7 +202,7 @@ def test_closing_twice_is_closing_once(engines: Path) -> None:
     runtime = ContainerRuntime("acme/agent:2")
     runtime.close()
     runtime.close()
-    assert gone(str(engines))
+    assert wait_for_end(str(engines))
 
 
 _OWNER = """
@@ -217,7 +217,8 @@ time.sleep(600)
 
 @pytest.mark.parametrize("engine", ["docker", "apptainer"])
 def test_nothing_survives_a_killed_owner(engine: str, engines: Path, tmp_path: Path) -> None:
-    seconds = f"600.{os.getpid()}"  # seen in the command line of what the command left running
+    # part of the command line of a process that the command left running
+    seconds = f"600.{os.getpid()}"
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER, engine, seconds],
         stdout=subprocess.PIPE,
@@ -230,11 +231,11 @@ def test_nothing_survives_a_killed_owner(engine: str, engines: Path, tmp_path: P
         until(lambda: processes(f"sleep\0{seconds}"))
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-        assert gone(str(engines))
-        assert gone(f"sleep\0{seconds}")
+        assert wait_for_end(str(engines))
+        assert wait_for_end(f"sleep\0{seconds}")
 
 
-# --- what cannot be started ---
+# --- failures to start ---
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 def test_the_engines_message_tells_why_a_container_did_not_start(engines: Path) -> None:
     with pytest.raises(RuntimeFault, match=r"'missing' ended.*\n.*Unable to find image"):
         ContainerRuntime("missing")
-    assert gone(str(engines))
+    assert wait_for_end(str(engines))
 
 
 def test_a_container_that_does_not_answer_in_time_is_removed(engines: Path) -> None:
@@ -276,7 +277,7 @@ def test_a_container_that_does_not_answer_in_time_is_removed(engines: Path) -> N
         ContainerRuntime("acme/agent:2", start_timeout=0.5)
     [run, removal] = calls(engines)
     assert removal == ["docker", "rm", "--force", run[run.index("--name") + 1]]
-    assert gone(str(engines))
+    assert wait_for_end(str(engines))
 
 
 # --- the image ---

@@ -1,5 +1,5 @@
-"""`ContainerRuntime` with a real podman, where one can run a container: its storage is a temporary
-folder, its image an empty one on which this machine's programs are mounted."""
+"""Tests of `ContainerRuntime` with a real podman, where one can run a container: its storage is a
+temporary folder, its image an empty one on which this machine's programs are mounted."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ MOUNTS = [Mount(path) for path in SHOWN if not path.startswith("/usr")]
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Path]:
-    """The folder of a program `podman` that has the image `programs`."""
+    """Yield the folder of a program `podman` that has the image `programs`."""
     with tempfile.TemporaryDirectory(prefix="podman-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         wrapper = folder / "bin" / "podman"
@@ -68,20 +68,20 @@ def podman() -> Iterator[Path]:
             ["import", str(folder / "image.tar"), "programs"],
             ["run", "--rm", "--init", *OPTIONS, "programs", "/usr/bin/true"],
         ):
-            done = subprocess.run(
+            process = subprocess.run(
                 [str(wrapper), *words], capture_output=True, text=True, timeout=120, check=False
             )
-            if done.returncode:
-                pytest.skip(f"podman can run no container here: {done.stderr.strip()[-300:]}")
+            if process.returncode:
+                pytest.skip(f"podman can run no container here: {process.stderr.strip()[-300:]}")
         yield folder / "bin"
 
 
 def containers(podman: Path) -> str:
-    """The ids of the containers, or the error for which they are not known: one that is being
-    removed is none."""
+    """Return the ids of the containers, or the error if they are unknown. A container that is being
+    removed does not count."""
     listed = [str(podman / "podman"), "ps", "--all", "--quiet"]
-    done = subprocess.run(listed, capture_output=True, text=True, check=False)
-    return done.stderr if done.returncode else done.stdout
+    process = subprocess.run(listed, capture_output=True, text=True, check=False)
+    return process.stderr if process.returncode else process.stdout
 
 
 def test_an_agent_works_in_a_container_of_podman(

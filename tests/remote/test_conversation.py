@@ -1,4 +1,4 @@
-"""`RemoteConversation` on a real agent server in a process of its own: the contract of
+"""Tests of `RemoteConversation` on a real agent server in a process of its own: the contract of
 `Conversation`, over the wire."""
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def texts(conversation: RemoteConversation | Conversation) -> list[str]:
 def test_run_returns_the_state_at_rest(space: RemoteWorkspace) -> None:
     agent = Agent(ScriptedLLM([("shout", {"text": "hi"}), "Done."]), [shout])
     with RemoteConversation(agent, space) as conversation:
-        sent = conversation.send_message("go")
-        assert isinstance(sent, ev.MessageAdded)
-        assert (sent.seq, sent.text) == (1, "go")
+        message = conversation.send_message("go")
+        assert isinstance(message, ev.MessageAdded)
+        assert (message.seq, message.text) == (1, "go")
         assert conversation.status is ConversationStatus.IDLE
         state = conversation.run()
         assert isinstance(state, ConversationState)
@@ -238,12 +238,12 @@ def test_an_id_reattaches(space: RemoteWorkspace) -> None:
     with RemoteConversation(agent, space, "mine") as first:
         first.send_message("first")
         first.run()
-    told: list[int] = []
+    seqs: list[int] = []
     with RemoteConversation(None, space, "mine") as second:
-        second.register_callback(lambda event: told.append(event.seq), after_seq=3)
+        second.register_callback(lambda event: seqs.append(event.seq), after_seq=3)
         second.send_message("second")
         assert second.run().steps == 2
-    assert told == list(range(4, 10))
+    assert seqs == list(range(4, 10))
     with RemoteConversation(agent, space, "mine") as third:
         assert third.state.steps == 2
     with pytest.raises(ConfigurationError, match="another system prompt"):
@@ -484,10 +484,14 @@ def test_a_run_goes_on_over_a_kill_of_the_server_and_bad_connections(tmp_path: P
         return str(number)
 
     def answer(request: Request) -> Any:
-        done = sum(message["role"] == "tool" for message in request.messages)
-        return calls(("count", {"number": done}), prefix=f"c{done}") if done < 8 else text("Done.")
+        count_done = sum(message["role"] == "tool" for message in request.messages)
+        return (
+            calls(("count", {"number": count_done}), prefix=f"c{count_done}")
+            if count_done < 8
+            else text("Done.")
+        )
 
-    told: list[int] = []
+    seqs: list[int] = []
     with (
         ModelServer(answer) as model,
         AgentServerProcess(tmp_path) as running,
@@ -496,27 +500,27 @@ def test_a_run_goes_on_over_a_kill_of_the_server_and_bad_connections(tmp_path: P
     ):
         agent = Agent(LLM("m", base_url=model.url, api_key="sk-test-0123456789"), [count])
         with RemoteConversation(agent, workspace) as conversation:
-            conversation.register_event_callback(lambda event: told.append(event.seq))
+            conversation.register_event_callback(lambda event: seqs.append(event.seq))
             conversation.start_thread()
             conversation.send_message("go")
             assert conversation.wait(60) is ConversationStatus.FINISHED
             assert texts(conversation) == [str(number) for number in range(8)]
             last = conversation.state.last_seq
-        assert told == list(range(1, last + 1))
+        assert seqs == list(range(1, last + 1))
     assert ran == list(range(8))
 
 
-# --- what tools ask ---
+# --- questions of tools ---
 
 
 def test_a_call_that_runs_here_asks_here(space: RemoteWorkspace) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     def ask(context: ToolContext) -> str:
         return f"{context.ask('Which city?', {'type': 'object', 'properties': {'city': {'type': 'string'}}})}"
 
     def on_question(question: ev.Question) -> dict[str, Any]:
-        asked.append(question.message)
+        questions.append(question.message)
         return {"city": "Ghent"}
 
     with RemoteConversation(
@@ -525,7 +529,7 @@ def test_a_call_that_runs_here_asks_here(space: RemoteWorkspace) -> None:
         conversation.send_message("go")
         conversation.run()
         assert texts(conversation) == ["{'city': 'Ghent'}"]
-    assert asked == ["Which city?"]
+    assert questions == ["Which city?"]
 
 
 # --- the workspace ---
@@ -636,10 +640,10 @@ def test_a_stream_follows_a_conversation_that_the_server_drives(space: RemoteWor
 
 @pytest.mark.slow
 def test_leaving_the_block_of_a_stream_interrupts_the_run(space: RemoteWorkspace) -> None:
-    gone = threading.Event()
+    cut_off = threading.Event()
 
     def hold(context: ToolContext) -> str:
-        gone.wait(0.2)
+        cut_off.wait(0.2)
         return "done"
 
     agent = Agent(ScriptedLLM([("hold", {}), "Ok.", ("hold", {}), "Ok."]), [hold])
@@ -688,9 +692,9 @@ def test_another_agent_answers_from_the_next_step_on_and_its_tools_run_here(
         conversation.send_message("again")
         state = conversation.run()
         assert state.answer == "two"
-        found = [e.result.text for e in state.events if isinstance(e, ev.ToolCallFinished)]
-        assert found == ["the first one's", "the second one's"]
-        with RemoteConversation(two, space, conversation.id) as again:  # the server kept it
+        texts = [e.result.text for e in state.events if isinstance(e, ev.ToolCallFinished)]
+        assert texts == ["the first one's", "the second one's"]
+        with RemoteConversation(two, space, conversation.id) as again:  # the server still has it
             assert again.get_history() == conversation.get_history()
         with pytest.raises(ConfigurationError, match="use: agent takes an Agent"):
             conversation.use(2)  # pyright: ignore[reportArgumentType]

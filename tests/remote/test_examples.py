@@ -1,5 +1,5 @@
-"""The four programs of `examples/`, on an agent server with only their constructors changed: the
-journals are those of a local run."""
+"""Tests of the four programs of `examples/`, on an agent server with only their constructors
+changed: the journals are those of a local run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.remote_parts import KEY, AgentServerProcess
 
 EXAMPLES = REPO / "examples"
 
-# What every program does at its end: wait for all its conversations, and write their journals down.
+# The end of every program: wait for all its conversations, and write their journals down.
 TAIL = """
 import json as _json
 _found = []
@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServerProc
 
 
 def remote(source: str, url: str) -> str:
-    """An example with its constructors changed, and nothing else."""
+    """Return an example with its constructors changed, and nothing else."""
     names = "import LLM, Agent,"
     assert names in source
     source = source.replace(names, "import LLM, Agent, RemoteConversation, RemoteWorkspace,", 1)
@@ -65,19 +65,19 @@ def remote(source: str, url: str) -> str:
 def run(
     name: str, answer: Callable[[Request], Any], folder: Path, url: str, *changes: tuple[str, str]
 ) -> tuple[Any, Any]:
-    """What an example printed and journaled, run here and on the server."""
+    """Run an example here and on the server, and return the output and the journals of each."""
     with ModelServer(answer) as model:
         source = (EXAMPLES / f"{name}.py").read_text()
         for old, new in (("http://127.0.0.1:8000/v1", model.url), *changes):
             assert old in source
             source = source.replace(old, new)
         source = source.replace("sleep(1)", "sleep(0.05)")
-        found: list[Any] = []
+        outputs: list[Any] = []
         for where, text_ in (("local", source), ("remote", remote(source, url))):
             place = folder / where
             place.mkdir()
             (place / "program.py").write_text(text_ + TAIL)
-            done = forks.run(
+            process = forks.run(
                 [sys.executable, "program.py"],
                 cwd=place,
                 capture_output=True,
@@ -85,22 +85,22 @@ def run(
                 timeout=120,
                 check=False,
             )
-            assert done.returncode == 0, done.stderr
-            found.append(
+            assert process.returncode == 0, process.stderr
+            outputs.append(
                 (
-                    done.stdout,
+                    process.stdout,
                     [
                         alike(journal)
                         for journal in json.loads((place / "journals.json").read_text())
                     ],
                 )
             )
-        return found[0], found[1]
+        return outputs[0], outputs[1]
 
 
 def alike(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A journal without ids, times, and who ran a call; calls that ran at once in the order of
-    their ids."""
+    """Return a journal without ids, times, and the runner of a call. Calls that ran at once are in
+    the order of their ids."""
     events = [
         {
             key: value
@@ -112,17 +112,17 @@ def alike(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for event in events:
         for tool in event.get("tools", ()):
             tool.pop("executor", None)
-    found: list[dict[str, Any]] = []
+    normal: list[dict[str, Any]] = []
     at_once: list[dict[str, Any]] = []
     for event in [*events, None]:
         if event is not None and event["type"] in ("toolCallStarted", "toolResult"):
             at_once.append(event)
             continue
-        found += sorted(at_once, key=lambda one: (one["callId"], one["type"]))
+        normal += sorted(at_once, key=lambda one: (one["callId"], one["type"]))
         at_once = []
         if event is not None:
-            found.append(event)
-    return found
+            normal.append(event)
+    return normal
 
 
 @pytest.mark.slow
@@ -213,17 +213,19 @@ def test_message_passing_is_the_same(server: AgentServerProcess, tmp_path: Path)
     local, there = run("message_passing", answer, tmp_path, server.url)
     # Whether the second message still comes before the first request is a race, here and there:
     # then there is one answer, else two.
-    assert [once(journal) for journal in there[1]] == [once(journal) for journal in local[1]]
+    assert [summary_of(journal) for journal in there[1]] == [
+        summary_of(journal) for journal in local[1]
+    ]
     assert there[0] == local[0]
 
 
-def once(journal: list[dict[str, Any]]) -> list[Any]:
-    """Who said what, the agent, and the status at the end."""
-    said = [event["content"] for event in journal if event["type"] == "message"]
+def summary_of(journal: list[dict[str, Any]]) -> list[Any]:
+    """Return the messages, the answers, the agent, and the status at the end."""
+    messages = [event["content"] for event in journal if event["type"] == "message"]
     answers = {event["text"] for event in journal if event["type"] == "assistant"}
     agents = [event for event in journal if event["type"] == "agent"]
     return [
-        said,
+        messages,
         answers,
         agents,
         [event["status"] for event in journal if event["type"] == "status"][-1:],
@@ -231,7 +233,8 @@ def once(journal: list[dict[str, Any]]) -> list[Any]:
 
 
 def placeless(journals: Any) -> Any:
-    """Without the folder that commands ran in, the seconds they took, and what depends on these."""
+    """Return journals without the folder that commands ran in, the seconds they took, and values
+    that depend on these."""
     text_ = re.sub(
         r"/[^\s\"']*(?:/holdfast-\w+/workdir|/rooms/default/w-\w+)", "WORKDIR", json.dumps(journals)
     )

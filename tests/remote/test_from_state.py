@@ -1,5 +1,5 @@
-"""`RemoteConversation.from_state`: a conversation of anywhere goes on on an agent server, as
-`Conversation.from_state` has it go on here."""
+"""Tests of `RemoteConversation.from_state`: a conversation continues on an agent server, as
+`Conversation.from_state` continues it here."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def server(tmp_path: Path) -> Iterator[Serving]:
 
 @pytest.fixture
 def workspace(server: Serving) -> Iterator[RemoteWorkspace]:
-    with RemoteWorkspace(server.server.url, server.key) as found:
-        yield found
+    with RemoteWorkspace(server.server.url, server.key) as connected:
+        yield connected
 
 
-def said() -> ConversationState:
+def answered_state() -> ConversationState:
     with Conversation(Agent(ScriptedLLM(["one"]))) as conversation:
         conversation.send_message("hello")
         return conversation.run()
 
 
 def waiting() -> ConversationState:
-    """One whose call waits for a decision."""
+    """Return the state of a conversation whose call waits for a decision."""
     with Conversation(
         Agent(ScriptedLLM([[("write", {"text": "a"})]]), [write], confirm="always")
     ) as conversation:
@@ -61,7 +61,7 @@ def waiting() -> ConversationState:
 
 
 def shapes(events: list[ev.AnyEvent]) -> list[tuple[str, str]]:
-    """What two conversations have in common that were made of one state: an agent's tools run
+    """Return the parts that two conversations of one state have in common. An agent's tools run
     elsewhere on a server."""
     return [
         (event.type, event.result.text if isinstance(event, ev.ToolCallFinished) else "")
@@ -72,16 +72,16 @@ def shapes(events: list[ev.AnyEvent]) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_a_state_goes_on_on_a_server(workspace: RemoteWorkspace) -> None:
-    state = said()
+    state = answered_state()
     with RemoteConversation.from_state(
         state, Agent(ScriptedLLM(["two"])), workspace, "copy"
     ) as conversation:
         assert conversation.id == "copy"
         assert conversation.get_history() == list(state.events)
         conversation.send_message("and on")
-        found = conversation.run()
-        assert (found.status, found.answer) == ("finished", "two")
-        assert found.events[: len(state.events)] == state.events
+        end = conversation.run()
+        assert (end.status, end.answer) == ("finished", "two")
+        assert end.events[: len(state.events)] == state.events
     with RemoteConversation(None, workspace, "copy") as again:
         assert again.state.answer == "two"
 
@@ -117,15 +117,17 @@ def test_what_waits_is_as_in_a_copy_that_is_made_here(workspace: RemoteWorkspace
 
 @pytest.mark.slow
 def test_a_state_is_taken_once(workspace: RemoteWorkspace, server: Serving) -> None:
-    state = said()
+    state = answered_state()
     path = "/api/conversations/copy"
     with RemoteConversation.from_state(state, Agent(ScriptedLLM(["one"])), workspace, "copy"):
         for _ in range(2):  # sent again by a client whose connection broke
             assert server.ask("PUT", f"{path}/state", state.to_json()).status == 200
-        assert server.ask("PUT", f"{path}/state", said().to_json()).status == 409
+        assert server.ask("PUT", f"{path}/state", answered_state().to_json()).status == 409
         assert server.ask("PUT", f"{path}/state", state.to_json(), server.other).status == 404
     with pytest.raises(Conflict, match="'copy' has events already"):
-        RemoteConversation.from_state(said(), Agent(ScriptedLLM(["one"])), workspace, "copy")
+        RemoteConversation.from_state(
+            answered_state(), Agent(ScriptedLLM(["one"])), workspace, "copy"
+        )
     assert server.ask("GET", path).status == 200
 
 
@@ -153,7 +155,7 @@ def test_a_state_that_is_refused_leaves_no_conversation(
 ) -> None:
     with pytest.raises(ConfigurationError, match="state takes a ConversationState"):
         RemoteConversation.from_state("state", Agent(ScriptedLLM(["one"])), workspace, "a")  # pyright: ignore[reportArgumentType]
-    state = said()
+    state = answered_state()
     holed = ConversationState(state.id, [event for event in state.events if event.seq != 2])
     with pytest.raises(ConfigurationError):
         RemoteConversation.from_state(holed, Agent(ScriptedLLM(["one"])), workspace, "a")

@@ -1,4 +1,4 @@
-"""Errors and refusals of a remote conversation are those of a local one."""
+"""Tests that errors and refusals of a remote conversation are those of a local one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def waiting_agent() -> Agent:
 
 
 def outcome(conversation: Either, act: Callable[[Any], Any]) -> Any:
-    """The error of an act on a conversation that waits for a decision, or what it returned."""
+    """Return the error of an action on a conversation that waits for a decision, or its result."""
     conversation.send_message("go")
     conversation.run()
     try:
@@ -88,13 +88,13 @@ def test_a_remote_conversation_refuses_as_a_local_one_does(server: ServeProcess,
         server.workspace() as space,
         RemoteConversation(waiting_agent(), space) as remote,
     ):
-        found = outcome(remote, act)
+        actual = outcome(remote, act)
     if kind is None:
-        assert type(found) is type(expected)
+        assert type(actual) is type(expected)
         return
     if kind is not tuple:
         assert expected[0] is kind
-    assert found == expected
+    assert actual == expected
 
 
 def test_an_answer_that_is_not_json_is_refused_before_it_is_sent(server: ServeProcess) -> None:
@@ -130,7 +130,7 @@ def test_a_tool_that_a_client_runs_is_told_what_it_lacks_and_has_earlier_outputs
 
     def second(context: ToolContext) -> str:
         """Look."""
-        found = [context.output("4.0").text]
+        texts = [context.output("4.0").text]
         acts: list[Callable[[], Any]] = [
             lambda: context.output("9.0"),
             lambda: context.secret("TOKEN"),
@@ -140,18 +140,18 @@ def test_a_tool_that_a_client_runs_is_told_what_it_lacks_and_has_earlier_outputs
             try:
                 act()
             except HoldfastError as error:
-                found.append(f"{type(error).__name__}: {error}")
-        return "\n".join(found)
+                texts.append(f"{type(error).__name__}: {error}")
+        return "\n".join(texts)
 
     agent = Agent(ScriptedLLM([("first", {}), ("second", {}), "Done."]), [first, second])
     with server.workspace() as space, RemoteConversation(agent, space) as remote:
         remote.send_message("go")
         state = remote.run()
-        said = [e.result.text for e in state.events if e.type == "toolResult"][-1].split("\n")
-    assert said[0] == "the first result"
-    assert said[1].startswith("ToolError: No call '9.0'")
-    assert said[2].startswith("NotFound: There is no secret 'TOKEN' here: a tool that a client")
-    assert said[3].startswith("ConfigurationError: spawn: not available in a tool that a client")
+        lines = [e.result.text for e in state.events if e.type == "toolResult"][-1].split("\n")
+    assert lines[0] == "the first result"
+    assert lines[1].startswith("ToolError: No call '9.0'")
+    assert lines[2].startswith("NotFound: There is no secret 'TOKEN' here: a tool that a client")
+    assert lines[3].startswith("ConfigurationError: spawn: not available in a tool that a client")
 
 
 @pytest.mark.parametrize("value", [float("nan"), (1, 2), {1: 2}])

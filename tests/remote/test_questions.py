@@ -1,4 +1,5 @@
-"""Answers of `on_question` that do not fit: declined by a remote conversation as by a local one."""
+"""Tests of answers of `on_question` that do not fit: a remote conversation declines them like a
+local one."""
 
 from __future__ import annotations
 
@@ -59,17 +60,17 @@ MISFITS: list[Callable[[ev.Question], Any]] = [
 
 
 def outcome(conversation: Conversation | RemoteConversation) -> list[Any]:
-    """The answers in the journal, and the tool's results."""
+    """Return the answers in the journal, and the tool's results."""
     conversation.send_message("go")
     conversation.start_thread()
     assert conversation.wait(20) is ConversationStatus.FINISHED
-    found: list[Any] = []
+    items: list[Any] = []
     for event in conversation.get_history():
         if isinstance(event, ev.DecisionMade) and event.decision != "ask":
-            found.append((event.decision, event.arguments, event.reason))
+            items.append((event.decision, event.arguments, event.reason))
         if isinstance(event, ev.ToolCallFinished):
-            found.append(event.result.text)
-    return found
+            items.append(event.result.text)
+    return items
 
 
 def agent() -> Agent:

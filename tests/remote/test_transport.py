@@ -1,5 +1,5 @@
-"""`RemoteConversation` and its network: events once and in order whatever happens to connections,
-each thing done once, keys kept."""
+"""Tests of `RemoteConversation` and its network: events once and in order whatever happens to
+connections, each action done once, and keys that stay secret."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def open_on(url: str, id: str | None = None, tools: Any = (), **options: Any) ->
 
 
 def follow_1000(faults: dict[str, float], seed: int) -> Proxy:
-    """1,000 events through a proxy with these faults: a callback is told of each, once, in
+    """Follow 1,000 events through a proxy with these faults. The callback gets each, once, in
     order."""
     with StubServer() as server, Proxy(server.port, seed, **faults) as proxy:
         conversation = open_on(proxy.url)
-        told: list[tuple[int, str]] = []
-        conversation.register_event_callback(lambda event: told.append((event.seq, event.text)))
+        received: list[tuple[int, str]] = []
+        conversation.register_event_callback(lambda event: received.append((event.seq, event.text)))
         for number in range(1, 1001):
             server.say("c1", f"message {number}")
-            if not number % 50:  # so that there is somebody to follow, not one page to fetch
-                until(partial(lambda least: len(told) >= least, number - 100), seconds=60)
-        until(lambda: len(told) >= 1000, seconds=60)
+            if not number % 50:  # so that there is a stream to follow, not one page to fetch
+                until(partial(lambda least: len(received) >= least, number - 100), seconds=60)
+        until(lambda: len(received) >= 1000, seconds=60)
         conversation.close()
-        assert told == [(number, f"message {number}") for number in range(1, 1001)]
+        assert received == [(number, f"message {number}") for number in range(1, 1001)]
     return proxy
 
 
@@ -109,10 +109,10 @@ def test_after_seq_resumes_and_none_means_from_now_on() -> None:
 
 
 def test_a_callback_that_raises_is_told_of_the_next_event() -> None:
-    told: list[int] = []
+    seqs: list[int] = []
 
     def callback(event: Any) -> None:
-        told.append(event.seq)
+        seqs.append(event.seq)
         raise RuntimeError("the listener's own")
 
     with StubServer() as server:
@@ -120,7 +120,7 @@ def test_a_callback_that_raises_is_told_of_the_next_event() -> None:
         conversation.register_callback(callback)
         server.say("c1", "a")
         server.say("c1", "b")
-        until(lambda: told == [1, 2])
+        until(lambda: seqs == [1, 2])
         conversation.close()
 
 
@@ -143,16 +143,16 @@ def test_a_stream_that_says_nothing_is_asked_for_again() -> None:
 def test_a_server_that_is_gone_for_a_while_is_found_again() -> None:
     with StubServer() as server, Proxy(server.port) as proxy:
         conversation = open_on(proxy.url)
-        told: list[int] = []
-        conversation.register_callback(lambda event: told.append(event.seq))
+        seqs: list[int] = []
+        conversation.register_callback(lambda event: seqs.append(event.seq))
         until(lambda: server.streams == 1)
         proxy.target = 1  # nobody listens there
         proxy.cut_all()
         server.say("c1", "unheard")
         time.sleep(0.3)
-        assert told == []
+        assert seqs == []
         proxy.target = server.port
-        until(lambda: told == [1])
+        until(lambda: seqs == [1])
         conversation.close()
 
 
@@ -188,9 +188,11 @@ def test_a_slow_callback_holds_up_nobody_else() -> None:
 def test_a_delta_of_a_kind_that_is_not_known_is_skipped() -> None:
     deltas: list[Delta] = []
     with StubServer() as server:
-        unknown = b'{"kind": "applause", "text": "clap", "loudness": 11}'
-        known = b'{"kind": "text", "text": "Hi", "new": true}'
-        server.notes = b"".join(b"event: delta\ndata: %b\n\n" % one for one in (unknown, known))
+        unknown_delta = b'{"kind": "applause", "text": "clap", "loudness": 11}'
+        known_delta = b'{"kind": "text", "text": "Hi", "new": true}'
+        server.notes = b"".join(
+            b"event: delta\ndata: %b\n\n" % one for one in (unknown_delta, known_delta)
+        )
         conversation = open_on(server.url, client_tools=False, on_delta=deltas.append)
         conversation.start_thread()
         until(lambda: deltas)
@@ -210,8 +212,8 @@ def test_a_run_is_followed_by_its_stream_and_not_by_reading_the_events_again() -
         conversation.send_message("hello")
         conversation.wait(0.05)
         until(lambda: server.streams)
-        read = [path.partition("?")[0].rpartition("/")[2] for _, path, _, _ in server.requests]
-        assert read.count("events") == 1, read  # the message that was sent
+        paths = [path.partition("?")[0].rpartition("/")[2] for _, path, _, _ in server.requests]
+        assert paths.count("events") == 1, paths  # the message that was sent
         conversation.detach()
 
 
@@ -222,8 +224,8 @@ def test_a_run_is_followed_by_its_stream_and_not_by_reading_the_events_again() -
 def test_sending_through_a_bad_network_makes_each_message_once() -> None:
     with StubServer() as server, Proxy(server.port, 3, cut=0.15, half=0.1, delay=0.1) as proxy:
         conversation = open_on(proxy.url)
-        sent = [conversation.send_message(f"message {number}") for number in range(60)]
-        assert [(event.seq, event.text) for event in sent] == [
+        events = [conversation.send_message(f"message {number}") for number in range(60)]
+        assert [(event.seq, event.text) for event in events] == [
             (number + 1, f"message {number}") for number in range(60)
         ]
         assert len(server.journals["c1"]) == 60
@@ -350,7 +352,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
     with StubServer() as server:
         conversation = open_on(server.url)
         server.say("c1", "x" * 2000)
-        for _ in range(20):  # in smaller pages they can be had
+        for _ in range(20):  # smaller pages have them
             server.say("c1", "x" * 500)
         conversation._copy.catch_up()
         assert conversation._copy.fold.last_seq == 21
@@ -484,7 +486,7 @@ def test_the_key_is_nowhere_but_on_the_wire(caplog: pytest.LogCaptureFixture) ->
         conversation.send_message("hi")
         with pytest.raises(StoreError) as caught:
             conversation.pause()
-        seen = [
+        texts = [
             repr(workspace),
             repr(conversation),
             repr(workspace.link),
@@ -492,12 +494,12 @@ def test_the_key_is_nowhere_but_on_the_wire(caplog: pytest.LogCaptureFixture) ->
             caplog.text,
         ]
         conversation.close()
-        assert not [text for text in seen if KEY in text]
-        for held in (workspace, conversation, workspace.link):
+        assert not [text for text in texts if KEY in text]
+        for thing in (workspace, conversation, workspace.link):
             with pytest.raises(TypeError, match="not pickled"):
-                pickle.dumps(held)
+                pickle.dumps(thing)
             with pytest.raises(TypeError, match="not pickled"):
-                copy.copy(held)
+                copy.copy(thing)
     with StubServer() as server, pytest.raises(AuthenticationError) as refused:
         RemoteConversation(
             Agent(ScriptedLLM([])), RemoteWorkspace(server.url, "wrong-key-0123456789")
@@ -518,8 +520,8 @@ def test_one_that_is_only_sent_to_has_no_thread_and_none_is_left_after_close() -
             for thread in threading.enumerate()
             if thread not in before and thread.name.startswith("holdfast")
         ]
-        told: list[Any] = []
-        conversation.register_callback(told.append)
+        events: list[Any] = []
+        conversation.register_callback(events.append)
         assert conversation.status is ConversationStatus.IDLE
         until(lambda: server.streams == 1)
         assert connections(server.port)
@@ -548,7 +550,7 @@ def test_one_that_is_only_sent_to_has_no_thread_and_none_is_left_after_close() -
 
 
 def ask(server: StubServer, id: str) -> None:
-    """The journal of a call that asks."""
+    """Write the journal of a call with a question."""
     offer(server, id, ToolCall("4.0", "shout"))
     question = ev.Question("4.0?1", "Really?", None)
     server.append(
@@ -559,7 +561,7 @@ def ask(server: StubServer, id: str) -> None:
 
 
 def offer(server: StubServer, id: str, *calls: ToolCall, tool: str = "shout") -> None:
-    """The journal of an agent that has asked for these calls of a client's tool."""
+    """Write the journal of an agent that has made these calls of a client's tool."""
     definition = ev.ToolDefinition(
         tool, "", {"type": "object", "properties": {}}, executor="client"
     )
@@ -662,23 +664,23 @@ def test_calls_wait_for_their_approval_and_are_left_alone_while_paused() -> None
                 {"call_id": "4.0", "decision": "ask", "arguments_hash": call.arguments_hash},
             ),
         )
-        # Both in one append in truth; the call may have been claimed between. So another one, asked
-        # for in the same append.
+        # In fact both are in one append; the call may have been claimed between. So another call
+        # comes with its request for approval in one append.
         until(lambda: len(server.results) >= 0)
-        asked = ToolCall("7.0", "shout", {"text": "asked"})
+        later_call = ToolCall("7.0", "shout", {"text": "asked"})
         server.append(
             "c1",
-            (ev.AssistantReplied, {"calls": (asked,), "based_on": 4}),
+            (ev.AssistantReplied, {"calls": (later_call,), "based_on": 4}),
             (
                 ev.DecisionMade,
-                {"call_id": "7.0", "decision": "ask", "arguments_hash": asked.arguments_hash},
+                {"call_id": "7.0", "decision": "ask", "arguments_hash": later_call.arguments_hash},
             ),
             (ev.StatusChanged, {"status": "waiting_for_confirmation"}),
         )
         until(
             lambda: (
                 len(conversation.state.pending_confirmations) == 1
-                and conversation.state.pending_confirmations[0].call.id == asked.id
+                and conversation.state.pending_confirmations[0].call.id == later_call.id
             )
         )
         assert "asked" not in ran
@@ -690,7 +692,7 @@ def test_calls_wait_for_their_approval_and_are_left_alone_while_paused() -> None
                 {
                     "call_id": "7.0",
                     "decision": "approve",
-                    "arguments_hash": asked.arguments_hash,
+                    "arguments_hash": later_call.arguments_hash,
                     "arguments": edited,
                 },
             ),
@@ -768,10 +770,10 @@ def test_a_call_that_closes_its_own_conversation_stops_it_before_its_result_is_g
 
 def test_an_answer_to_a_question_is_told_again_until_the_server_is_back() -> None:
     with StubServer() as server, Proxy(server.port) as proxy:
-        asked: list[str] = []
+        questions: list[str] = []
 
         def on_question(question: ev.Question) -> bool:
-            asked.append(question.id)
+            questions.append(question.id)
             proxy.target = 1  # nobody listens there
             proxy.cut_all()
             return True
@@ -782,9 +784,9 @@ def test_an_answer_to_a_question_is_told_again_until_the_server_is_back() -> Non
         refused = threading.Event()
         give = conversation._questions._answer
 
-        def watched(*told: Any) -> None:
+        def watched(*arguments: Any) -> None:
             try:
-                give(*told)
+                give(*arguments)
             except StoreError:
                 refused.set()
                 raise
@@ -794,7 +796,7 @@ def test_an_answer_to_a_question_is_told_again_until_the_server_is_back() -> Non
         assert refused.wait(30)
         proxy.target = server.port
         until(lambda: [path for _, path, _, _ in server.requests if path.endswith("/answer")])
-        assert asked == ["4.0?1"]
+        assert questions == ["4.0?1"]
         conversation.close()
 
 

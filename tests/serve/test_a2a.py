@@ -1,4 +1,5 @@
-"""Agents behind A2A, as the SDK's own client and ours find them, over real sockets and processes."""
+"""Tests of agents behind A2A, with the SDK's own client and with ours, over real sockets and
+processes."""
 
 from __future__ import annotations
 
@@ -67,13 +68,13 @@ class Client:
             async with httpx.AsyncClient(headers=headers, timeout=20) as web:
                 card = await A2ACardResolver(web, f"{self._url}/a2a/buyer").get_agent_card()
                 version, binding = self._wire
-                kept = [
+                others = [
                     one
                     for one in card.supported_interfaces
                     if (one.protocol_version, one.protocol_binding) == (version, binding)
                 ]
                 del card.supported_interfaces[:]
-                card.supported_interfaces.extend(kept)
+                card.supported_interfaces.extend(others)
                 config = ClientConfig(
                     httpx_client=web, streaming=True, supported_protocol_bindings=[binding]
                 )
@@ -82,7 +83,7 @@ class Client:
         return asyncio.run(asyncio.wait_for(main(), 30))
 
     def send(self, *parts: dict[str, Any], **ids: str) -> list[Any]:
-        """The events of one message's stream, as JSON of 1.0."""
+        """Send one message, and return the events of its stream, as JSON of 1.0."""
         from a2a.types import SendMessageRequest
         from google.protobuf.json_format import MessageToDict, ParseDict
 
@@ -106,7 +107,7 @@ def text(value: str) -> dict[str, Any]:
 
 
 def rest_of(events: list[Any]) -> tuple[str, Any]:
-    """The state of the last update, and the ids with which to go on."""
+    """Return the state of the last update, and the ids to continue with."""
     last = events[-1]
     update = last.get("statusUpdate") or last["task"]
     ids = {"taskId": update.get("taskId") or update["id"], "contextId": update["contextId"]}
@@ -123,9 +124,9 @@ def rpc(server: Any, body: Any, path: str = "/a2a/buyer", key: str = "") -> tupl
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     connection.request("POST", path, data, headers)
     answer = connection.getresponse()
-    found = answer.read()
+    body_bytes = answer.read()
     connection.close()
-    return answer.status, json.loads(found)
+    return answer.status, json.loads(body_bytes)
 
 
 def call(method: str, **params: Any) -> dict[str, Any]:
@@ -139,8 +140,8 @@ def test_an_approval_and_a_question_are_input_that_is_required(wire: tuple[str, 
         client = Client(server, wire)
         state, ids = rest_of(client.send(text("Buy it.")))
         assert state == "INPUT_REQUIRED"
-        asked = client.get(ids["taskId"])["status"]["message"]["parts"]
-        assert asked[1]["data"]["arguments"] == {"amount": 3}
+        parts = client.get(ids["taskId"])["status"]["message"]["parts"]
+        assert parts[1]["data"]["arguments"] == {"amount": 3}
         state, ids = rest_of(client.send(text("approve"), **ids))
         assert state == "INPUT_REQUIRED"
         events = client.send(text("red"), **ids)
@@ -154,8 +155,8 @@ def test_an_approval_and_a_question_are_input_that_is_required(wire: tuple[str, 
         assert "".join(pieces) == "red as a rose"
         task = client.get(ids["taskId"])
         assert task["artifacts"][0]["parts"][0]["text"] == "red as a rose"
-        said = [(one["role"][5:], one["parts"][0]["text"]) for one in task["history"]]
-        assert said == [  # what was asked and answered is in the history, in this order
+        texts = [(one["role"][5:], one["parts"][0]["text"]) for one in task["history"]]
+        assert texts == [  # the history has the questions and the answers, in this order
             ("USER", "Buy it."),
             ("USER", "approve"),
             ("AGENT", "Which colour?"),
@@ -171,8 +172,8 @@ def test_a_script_waits_for_its_calls() -> None:
         client = Client(server)
         state, ids = rest_of(client.send(text("Buy it.")))
         assert state == "INPUT_REQUIRED"
-        asked = client.get(ids["taskId"])["status"]["message"]["parts"][1]["data"]
-        yes = {"data": {"callId": asked["callId"], "approve": True}}
+        request = client.get(ids["taskId"])["status"]["message"]["parts"][1]["data"]
+        yes = {"data": {"callId": request["callId"], "approve": True}}
         state, ids = rest_of(client.send(yes, **ids))
         assert state == "INPUT_REQUIRED"
         assert rest_of(client.send(text("red"), **ids))[0] == "COMPLETED"
@@ -190,9 +191,9 @@ def test_only_an_explicit_approval_runs_a_call() -> None:
             client = Client(server)
             _, ids = rest_of(client.send(text("Buy it.")))
             assert rest_of(client.send(answer, **ids))[0] == "COMPLETED"
-            status, found = rpc_events(server, ids["taskId"])
+            status, events = rpc_events(server, ids["taskId"])
             assert status == 200
-            results = [one["result"] for one in found if one["type"] == "toolResult"]
+            results = [one["result"] for one in events if one["type"] == "toolResult"]
             assert [
                 block["text"]
                 for one in results
@@ -207,9 +208,9 @@ def rpc_events(server: Any, id: str) -> tuple[int, Any]:
     path = f"/api/conversations/{id}/events?limit=100"
     connection.request("GET", path, headers={"authorization": f"Bearer {server.key}"})
     answer = connection.getresponse()
-    found = json.loads(answer.read())
+    content = json.loads(answer.read())
     connection.close()
-    return answer.status, found["events"] if isinstance(found, dict) else found
+    return answer.status, content["events"] if isinstance(content, dict) else content
 
 
 @pytest.mark.slow
@@ -220,11 +221,11 @@ def test_a_context_groups_tasks_and_is_remembered() -> None:
         _, second = rest_of(client.send(text("And now?"), contextId=first["contextId"]))
         assert second["contextId"] == first["contextId"] != ""
         assert second["taskId"] != first["taskId"]
-        _, found = rpc_events(server, second["taskId"])
-        said = [one["content"][0]["text"] for one in found if one["type"] == "message"]
-        assert said == ["Say one.", "And now?"]  # the agent has seen both
-        shown = client.get(second["taskId"])["history"]
-        assert next(one["parts"][0]["text"] for one in shown) == "And now?"
+        _, events = rpc_events(server, second["taskId"])
+        texts = [one["content"][0]["text"] for one in events if one["type"] == "message"]
+        assert texts == ["Say one.", "And now?"]  # the agent has seen both
+        history = client.get(second["taskId"])["history"]
+        assert next(one["parts"][0]["text"] for one in history) == "And now?"
         _, listed = rpc(server, call("ListTasks", contextId=first["contextId"], pageSize=1))
         assert [one["id"] for one in listed["result"]["tasks"]] == [second["taskId"]]
         token = listed["result"]["nextPageToken"]
@@ -271,8 +272,8 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_before_it_is_parsed() 
         for parts, status in (("[]," * 30_000, 413), ("[" * 5_000, 400)):
             body = b'{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":[%s' % parts.encode()
             for path in ("", "/", "/v0.3", "/message:send", "/message:stream"):
-                found, answer = rpc(server, body, f"/a2a/buyer{path}")
-                assert found == status, (path, answer)
+                received, answer = rpc(server, body, f"/a2a/buyer{path}")
+                assert received == status, (path, answer)
 
 
 @pytest.mark.slow
@@ -327,8 +328,8 @@ def test_required_fields_are_those_of_the_sdk() -> None:
 @pytest.mark.slow
 def test_an_agent_that_is_published_anew_gets_the_next_task(tmp_path: Path) -> None:
     answers: list[str] = []
-    for said in ("one", "two"):
-        with served([said], tmp_path) as server:
+    for reply in ("one", "two"):
+        with served([reply], tmp_path) as server:
             events = Client(server).send(text("Hi"))
             assert rest_of(events)[0] == "COMPLETED"
             answers.append(Client(server).get(rest_of(events)[1]["taskId"])["history"][1]["parts"])
@@ -356,7 +357,7 @@ def test_a_message_without_work_is_answered_by_a_message() -> None:
         reply = answer["result"]["message"]
         assert (reply["role"], reply["parts"]) == ("ROLE_AGENT", [text("I paint.")])
         assert "taskId" not in reply
-        # The context goes on. A stream has shown its task before the agent knows.
+        # The context goes on. A stream has shown its task before the agent knows it.
         events = Client(server).send(text("Hello."), contextId=reply["contextId"])
         assert rest_of(events)[0] == "COMPLETED"
         assert events[0]["task"]["contextId"] == reply["contextId"]
@@ -378,8 +379,8 @@ def test_a_task_that_has_begun_is_answered_by_a_task() -> None:
 def test_output_and_named_files_are_artifacts(tmp_path: Path) -> None:
     script = [[("offer_file", {"path": "https://example.com/a.csv"})], [("finish", {"n": 3})]]
     shape = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    made = agent(script, output_type=shape)
-    with a2a(made, name="buyer", allow_tools=["tests.*", "holdfast.*"]) as server:
+    painter = agent(script, output_type=shape)
+    with a2a(painter, name="buyer", allow_tools=["tests.*", "holdfast.*"]) as server:
         client = Client(server)
         _, ids = rest_of(client.send(text("Count.")))
         file, output = client.get(ids["taskId"])["artifacts"]
@@ -414,9 +415,9 @@ def test_changes_are_pushed_with_the_credentials_of_the_client(version: str) -> 
             body: Any = config
         else:
             path = "/a2a/buyer/v0.3"
-            given = {**config, "authentication": {"schemes": ["Bearer"], "credentials": "c0"}}
-            del given["taskId"]
-            params = {"taskId": ids["taskId"], "pushNotificationConfig": given}
+            settings = {**config, "authentication": {"schemes": ["Bearer"], "credentials": "c0"}}
+            del settings["taskId"]
+            params = {"taskId": ids["taskId"], "pushNotificationConfig": settings}
             method = "tasks/pushNotificationConfig/set"
             body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
             del headers["a2a-version"]
@@ -425,13 +426,13 @@ def test_changes_are_pushed_with_the_credentials_of_the_client(version: str) -> 
         connection.close()
         Client(server).send(text("approve"), **ids)
         until(lambda: bool(receiver.deliveries))
-        sent = receiver.deliveries[0]
-        told = json.loads(sent.body)
-        task = told["task"] if version == "1.0" else told
+        delivery = receiver.deliveries[0]
+        pushed = json.loads(delivery.body)
+        task = pushed["task"] if version == "1.0" else pushed
         assert task["id"] == ids["taskId"]
         assert task["status"]["state"] in ("TASK_STATE_COMPLETED", "completed")
-        assert sent.headers["authorization"] == "Bearer c0"
-        assert sent.headers["x-a2a-notification-token"] == "t0"
+        assert delivery.headers["authorization"] == "Bearer c0"
+        assert delivery.headers["x-a2a-notification-token"] == "t0"
         _, listed = rpc(server, call("ListTaskPushNotificationConfigs", taskId=ids["taskId"]))
         assert [one["id"] for one in listed["result"]["configs"]] == ["mine"]
 
@@ -486,8 +487,8 @@ def serving(folder: Path, script: list[Any]) -> Generator[tuple[ServeProcess, Mo
     file = f"buyer={folder / 'buyer.json'}"
     arguments = ("--a2a", file, "--allow-tools", "*", "--variable", "KEY=k")
     with ModelServer(script) as model:
-        known = {"name": "m", "base_url": model.url, "api_key": "${KEY}"}
-        (folder / "buyer.json").write_text(json.dumps({"model": known, **form}))
+        model_form = {"name": "m", "base_url": model.url, "api_key": "${KEY}"}
+        (folder / "buyer.json").write_text(json.dumps({"model": model_form, **form}))
         with ServeProcess(folder, *arguments, library=REPO) as server:
             yield server, model
 
@@ -506,19 +507,21 @@ def test_a_client_subscribes_again_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path, [Stall(60), answer]) as (server, model):
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [text("Which colour?")]}
         at_once = {"returnImmediately": True}
-        _, begun = rpc(_Keyed(server), call("SendMessage", message=message, configuration=at_once))
-        id = begun["result"]["task"]["id"]
+        _, sent = rpc(
+            _AddressAndKey(server), call("SendMessage", message=message, configuration=at_once)
+        )
+        id = sent["result"]["task"]["id"]
         until(lambda: model.requests, "the first request")
         server.kill()
         server.start()
         until(lambda: len(model.requests) == 2, "the request of the new server")
 
         async def work(client: Any) -> list[Any]:
-            found: list[Any] = []
+            received: list[Any] = []
             async for event in client.subscribe(SubscribeToTaskRequest(id=id)):
-                found.append(MessageToDict(event))
+                received.append(MessageToDict(event))
                 subscribed.set()
-            return found
+            return received
 
         events = Client(server, key=KEY).run(work)
     assert events[0]["task"]["status"]["state"] == "TASK_STATE_WORKING"
@@ -546,7 +549,7 @@ def drive_through_kills(server: ServeProcess) -> None:
     assert state == "COMPLETED"
     results = [
         one["result"]["content"][0]["text"]
-        for one in rpc_events(_Keyed(server), ids["taskId"])[1]
+        for one in rpc_events(_AddressAndKey(server), ids["taskId"])[1]
         if one["type"] == "toolResult"
     ]
     assert results[0] == "paid 3"
@@ -554,13 +557,13 @@ def drive_through_kills(server: ServeProcess) -> None:
 
 
 def question_of(task: Any) -> str:
-    """The id of the question that a task waits for, or ""."""
+    """Return the id of the question that a task waits for, or ""."""
     parts = task["status"].get("message", {}).get("parts", [])
     return next((one["data"].get("questionId", "") for one in parts if "data" in one), "")
 
 
-class _Keyed:
-    """A server's address and key."""
+class _AddressAndKey:
+    """The address and the key of a server."""
 
     def __init__(self, server: ServeProcess) -> None:
         self.url, self.key = server.url, KEY

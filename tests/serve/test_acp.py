@@ -1,4 +1,4 @@
-"""`holdfast acp`, driven by the client of the protocol's own library."""
+"""Tests of `holdfast acp`, driven by the client of the protocol's own library."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_a_prompt_has_pictures_and_resources(tmp_path: Path) -> None:
                 {"type": "resource", "resource": {"uri": "file:///a.py", "text": "x = 1"}},
                 {"type": "resource_link", "uri": "file:///b.py", "name": "b.py"},
             ]
-            done = await one.agent.prompt(session_id=id, prompt=prompt)  # pyright: ignore[reportArgumentType]
-            assert done.stop_reason == "end_turn"
+            response = await one.agent.prompt(session_id=id, prompt=prompt)  # pyright: ignore[reportArgumentType]
+            assert response.stop_reason == "end_turn"
             prompt[1]["data"] = "%%%"
             with pytest.raises(acp.RequestError, match="base64"):
                 await one.agent.prompt(session_id=id, prompt=prompt)  # pyright: ignore[reportArgumentType]
@@ -97,9 +97,9 @@ def test_a_permission_is_an_approval(tmp_path: Path) -> None:
         async with editing(tmp_path, answer=lambda *_: answers.pop(0)) as one:
             id = await one.session(tmp_path)
             await one.say(id, "write a.txt 1")
-            (asked,) = one.editor.questions
-            assert asked.content[0].new_text == "1"
-            assert asked.locations[0].path == str(tmp_path / "a.txt")
+            (question,) = one.editor.questions
+            assert question.content[0].new_text == "1"
+            assert question.locations[0].path == str(tmp_path / "a.txt")
             (call,) = one.editor.calls().values()
             assert (call["kind"], call["status"]) == ("edit", "completed")
             assert call["content"] == [
@@ -202,8 +202,8 @@ def test_an_approval_of_a_delegate_survives_a_kill(tmp_path: Path) -> None:
         async with editing(tmp_path, more=HELPER) as one:
             await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
             assert await one.say(id, "echo done") == "end_turn"
-            (asked,) = one.editor.questions
-            assert asked.raw_input == {"amount": 3}
+            (question,) = one.editor.questions
+            assert question.raw_input == {"amount": 3}
         (result,) = of_type(tmp_path, id, ev.ToolCallFinished)
         assert "paid 3" in result.result.content[0].text
 
@@ -306,7 +306,7 @@ def test_bad_input_gets_json_rpc_errors(tmp_path: Path) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text('model: {use: "tests.acp_model:model"}\n')
     command = [sys.executable, "-m", "holdfast.cli", "acp", "--agent", str(file)]
-    done = forks.run(
+    process = forks.run(
         [*command, "--store", str(tmp_path / "s.db"), "--sandbox", "off"],
         input=b"\n".join(lines),
         capture_output=True,
@@ -318,7 +318,7 @@ def test_bad_input_gets_json_rpc_errors(tmp_path: Path) -> None:
             **forks.AT_START,
         },
     )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = [json.loads(line) for line in process.stdout.splitlines()]
     codes = sorted((str(it["id"]), it["error"]["code"]) for it in answers if "error" in it)
     assert codes == sorted(
         [
@@ -329,7 +329,7 @@ def test_bad_input_gets_json_rpc_errors(tmp_path: Path) -> None:
     )
     (hello,) = [it["result"] for it in answers if "result" in it]
     assert hello["protocolVersion"] == 1
-    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert (process.returncode, b"Traceback" in process.stderr) == (0, False)
 
 
 def test_a_failed_model_call_is_an_error_and_the_session_goes_on(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_files_are_those_of_the_editor(tmp_path: Path) -> None:
                 str(tmp_path / "sub/b.txt"): "new",
             }
             assert (tmp_path / "a.txt").read_text() == "saved"  # saving is the editor's work
-            await one.say(id, "read sub/b.txt")  # that is not on the disk
+            await one.say(id, "read sub/b.txt")  # the disk does not have it
             assert one.editor.text().endswith("1\tnew")
             buffers[str(tmp_path / "a.txt")] = ""
             await one.say(id, "read a.txt")
@@ -442,12 +442,12 @@ def test_calls_of_a_script_are_shown_and_asked_about(tmp_path: Path) -> None:
             await one.say(id, f"script {script}")
             assert len(one.editor.questions) == 2
             assert '"answer":"red"' in one.editor.text()
-            shown = one.editor.calls()
-            assert [call["status"] for call in shown.values()] == ["completed"] * 3
-            assert {one.tool_call_id for one in one.editor.of_kind("tool_call")} == set(shown)
+            calls_shown = one.editor.calls()
+            assert [call["status"] for call in calls_shown.values()] == ["completed"] * 3
+            assert {one.tool_call_id for one in one.editor.of_kind("tool_call")} == set(calls_shown)
             one.editor.updates.clear()
             await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
-            assert {one.tool_call_id for one in one.editor.of_kind("tool_call")} == set(shown)
+            assert {one.tool_call_id for one in one.editor.of_kind("tool_call")} == set(calls_shown)
 
     run(work())
 
@@ -455,10 +455,10 @@ def test_calls_of_a_script_are_shown_and_asked_about(tmp_path: Path) -> None:
 def test_modes_decide_what_is_asked_and_last(tmp_path: Path) -> None:
     async def work() -> None:
         async with editing(tmp_path, answer=lambda *_: "reject_once") as one:
-            made = await one.agent.new_session(cwd=str(tmp_path), mcp_servers=[])
-            assert made.modes is not None
-            assert made.modes.current_mode_id == "ask"
-            id = made.session_id
+            session = await one.agent.new_session(cwd=str(tmp_path), mcp_servers=[])
+            assert session.modes is not None
+            assert session.modes.current_mode_id == "ask"
+            id = session.session_id
             await one.agent.set_session_mode(session_id=id, mode_id="act")
             await one.say(id, "write a.txt 1")
             assert (tmp_path / "a.txt").read_text() == "1"
@@ -490,8 +490,8 @@ def test_an_mcp_server_of_the_editor_has_tools(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with editing(tmp_path, "--mode", "act") as one:
-            made = await one.agent.new_session(cwd=str(ROOT), mcp_servers=[server, broken])
-            await one.say(made.session_id, "call shout.shout quietly")
+            session = await one.agent.new_session(cwd=str(ROOT), mcp_servers=[server, broken])
+            await one.say(session.session_id, "call shout.shout quietly")
             assert "QUIETLY" in one.editor.text()
 
     run(work())
@@ -535,5 +535,5 @@ def test_the_changes_of_a_diff(diff: str, changes: list[TextChange]) -> None:
 
 def test_the_library_is_loaded_by_this_command_alone() -> None:
     code = "import sys, holdfast.cli.run, holdfast.cli.mcp; print('acp' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout == "False\n"

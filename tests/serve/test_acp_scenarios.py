@@ -1,5 +1,5 @@
-"""The core scenarios of openclaw/acpx's conformance profile `acp-core-v1`, with the client of the
-protocol's own library. `tests.acp_model` understands the commands of that profile."""
+"""Tests of the core scenarios of openclaw/acpx's conformance profile `acp-core-v1`, with the client
+of the protocol's own library. `tests.acp_model` understands the commands of that profile."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LINK = {"type": "resource_link", "uri": "file:///a/notes.md", "name": "notes.md"
 
 
 async def say(one: Connected, id: str, *prompt: Any) -> tuple[str, str]:
-    """The reason of a turn's end, and its text. All updates until then are of its session."""
+    """Return the reason of a turn's end, and its text. All updates until then are of its session."""
     before = len(one.editor.updates)
     blocks = [text_block(part) if isinstance(part, str) else part for part in prompt]
-    done = await one.agent.prompt(session_id=id, prompt=blocks)
-    found = one.editor.updates[before:]
-    assert {session for session, _ in found} == {id}
-    texts = [one for _, one in found if one.session_update == "agent_message_chunk"]
-    return done.stop_reason, "".join(one.content.text for one in texts)
+    response = await one.agent.prompt(session_id=id, prompt=blocks)
+    updates = one.editor.updates[before:]
+    assert {session for session, _ in updates} == {id}
+    texts = [one for _, one in updates if one.session_update == "agent_message_chunk"]
+    return response.stop_reason, "".join(one.content.text for one in texts)
 
 
 async def refused(request: Any) -> int:
@@ -40,7 +40,7 @@ async def refused(request: Any) -> int:
 
 
 def test_prompts_and_sessions(tmp_path: Path) -> None:
-    """initialize.handshake, session.new.basic, and session.prompt: single_turn, multi_turn,
+    """Check initialize.handshake, session.new.basic, and session.prompt: single_turn, multi_turn,
     echo_empty, unrecognized, structured_blocks, background_completion; session.update.termination;
     permissions: read.approved, write.approved."""
 
@@ -53,7 +53,7 @@ def test_prompts_and_sessions(tmp_path: Path) -> None:
             assert id
             (tmp_path / "README.md").write_text("on the disk")
             one.editor.files[str(tmp_path / "README.md")] = "about acpx"
-            for prompt, shown in (
+            for prompt, expected in (
                 (["echo hello"], "hello"),
                 (["echo again"], "again"),
                 (["echo "], "nothing"),
@@ -62,8 +62,8 @@ def test_prompts_and_sessions(tmp_path: Path) -> None:
                 (["read README.md"], "about acpx"),
                 (["write out.txt hello"], "wrote out.txt"),
             ):
-                reason, said = await say(one, id, *prompt)
-                assert (reason, shown in said) == ("end_turn", True), (prompt, said)
+                reason, reply = await say(one, id, *prompt)
+                assert (reason, expected in reply) == ("end_turn", True), (prompt, reply)
             assert one.editor.files[str(tmp_path / "out.txt")] == "hello"
             later = asyncio.ensure_future(say(one, id, "echo later"))
             assert (await later)[0] == "end_turn"
@@ -72,7 +72,7 @@ def test_prompts_and_sessions(tmp_path: Path) -> None:
 
 
 def test_errors_and_cancellations(tmp_path: Path) -> None:
-    """errors: invalid_params, invalid_params.cwd_null, invalid_prompt_session_type,
+    """Check errors: invalid_params, invalid_params.cwd_null, invalid_prompt_session_type,
     unknown_session, permission_denied, permission_denied.write; session.cancel: idle, in_flight,
     followup_prompt."""
 
@@ -80,7 +80,7 @@ def test_errors_and_cancellations(tmp_path: Path) -> None:
         async with editing(tmp_path, capabilities=FILES) as one:
             id = await one.session(tmp_path)
             (tmp_path / "README.md").write_text("secret")
-            request = one.agent._conn.send_request  # the library checks what it sends
+            request = one.agent._conn.send_request  # the library checks its own requests
             for cwd in (None, 12345):
                 wrong = {"cwd": cwd, "mcpServers": []}
                 assert await refused(request("session/new", wrong)) == -32602
@@ -91,8 +91,8 @@ def test_errors_and_cancellations(tmp_path: Path) -> None:
             assert await refused(request("session/prompt", unknown)) == -32002
             one.editor.denies_files = True
             for denied in ("read README.md", "write out.txt hello"):
-                reason, said = await say(one, id, denied)
-                assert (reason, "Permission denied" in said) == ("end_turn", True), said
+                reason, reply = await say(one, id, denied)
+                assert (reason, "Permission denied" in reply) == ("end_turn", True), reply
             await one.agent.cancel(session_id=id)
             assert (await say(one, id, "echo idle"))[0] == "end_turn"
             sleeping = asyncio.ensure_future(say(one, id, "sleep 60000"))

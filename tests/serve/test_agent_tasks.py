@@ -1,4 +1,4 @@
-"""An agent's turns as tasks of MCP, as mcp's own client finds them, over HTTP and through kills."""
+"""Tests of an agent's turns as tasks of MCP, with mcp's own client, over HTTP and through kills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def extension(answers: Callable[[str, Any], Any] | None = None) -> Any:
-    """The extension as a client has it: a task is asked for until it is over. `answers` gives the
+    """Return the extension of a client: it polls a task until the task is over. `answers` gives the
     response to a request for input; None leaves the task to the caller."""
     from mcp.client.extension import ClientExtension, ResultClaim
     from mcp_types import CallToolResult, Result
@@ -50,8 +50,8 @@ def extension(answers: Callable[[str, Any], Any] | None = None) -> Any:
 async def ask(
     session: Any, method: str, id: str, *, name: str | None = "taskId", **more: Any
 ) -> dict[str, Any]:
-    """The result of a request about a task, as the wire has it. `name` is the parameter that the
-    header `Mcp-Name` repeats."""
+    """Return the result of a request about a task, in its form on the wire. `name` is the parameter
+    that the header `Mcp-Name` repeats."""
     from mcp_types import Request, RequestParams
     from pydantic import ConfigDict, TypeAdapter
 
@@ -69,28 +69,31 @@ async def ask(
 async def until(
     session: Any, id: str, answers: Callable[[str, Any], Any] | None = None, *statuses: str
 ) -> dict[str, Any]:
-    """The state of a task that is over, or has one of the statuses. Requests for input that are
-    new are answered."""
-    seen: set[str] = set()
+    """Return the state of a task that is over, or has one of the statuses. New requests for input
+    are answered."""
+    answered: set[str] = set()
     for _ in range(3000):
         state = await ask(session, "tasks/get", id)
         assert state["resultType"] == "complete"
         if state["status"] in ("completed", "cancelled", *statuses):
             return state
-        new = {key: one for key, one in state.get("inputRequests", {}).items() if key not in seen}
+        new = {
+            key: one for key, one in state.get("inputRequests", {}).items() if key not in answered
+        }
         if new and answers is not None:
-            seen |= new.keys()
-            given = {key: answers(key, one["params"]) for key, one in new.items()}
-            await ask(session, "tasks/update", id, inputResponses=given)
+            answered |= new.keys()
+            responses = {key: answers(key, one["params"]) for key, one in new.items()}
+            await ask(session, "tasks/update", id, inputResponses=responses)
         await asyncio.sleep(0.02)
     raise AssertionError(f"the task is still {state}")
 
 
-def accept(asked: list[str]) -> Callable[[str, Any], Any]:
-    """Answers as a user who allows everything and likes red; `asked` gets the questions."""
+def accept(questions: list[str]) -> Callable[[str, Any], Any]:
+    """Return the answers of a user who allows everything and likes red. The questions are added to
+    `questions`."""
 
     def answer(key: str, params: Any) -> Any:
-        asked.append(params["message"])
+        questions.append(params["message"])
         fields = params["requestedSchema"]["properties"]
         content = {"approve": True} if "approve" in fields else {"answer": "red"}
         return {"action": "accept", "content": content}
@@ -99,10 +102,10 @@ def accept(asked: list[str]) -> Callable[[str, Any], Any]:
 
 
 async def begin(client: Any, **arguments: Any) -> str:
-    """The id of the task of a call."""
-    found = await client.session.call_tool("ask_buyer", arguments, allow_claimed=True)
-    assert found.status == "working", found
-    return found.task_id
+    """Call the agent, and return the id of the call's task."""
+    task = await client.session.call_tool("ask_buyer", arguments, allow_claimed=True)
+    assert task.status == "working", task
+    return task.task_id
 
 
 @contextmanager
@@ -132,16 +135,16 @@ def use(url: str, work: Callable[[Any], Awaitable[Any]], asks: bool = True, **mo
 
 
 def test_a_call_is_a_task_that_asks_for_approvals_and_answers() -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     async def work(client: Any) -> Any:
         return await client.call_tool("ask_buyer", {"message": "Buy."})
 
     with endpoint([BUY, ASK, "It is red."]) as served:
-        found = use(served.url, work, extensions=[extension(accept(asked))])
-    assert asked == ['The agent wants to call pay with {"amount": 3}.', "Which colour?"]
-    assert found.structured_content["answer"] == "It is red."
-    assert not found.is_error
+        result = use(served.url, work, extensions=[extension(accept(questions))])
+    assert questions == ['The agent wants to call pay with {"amount": 3}.', "Which colour?"]
+    assert result.structured_content["answer"] == "It is red."
+    assert not result.is_error
 
 
 def test_each_turn_of_a_conversation_is_a_task_of_its_own() -> None:
@@ -152,7 +155,7 @@ def test_each_turn_of_a_conversation_is_a_task_of_its_own() -> None:
         second = await begin(client, message="Two.", conversation_id=id)
         assert second != first
         two = await until(client.session, second)
-        # The end of a conversation is a task too: that of its last message.
+        # The end of a conversation is a task, too: that of its last message.
         last = await client.session.call_tool(
             "ask_buyer", {"conversation_id": id}, allow_claimed=True
         )
@@ -178,21 +181,21 @@ def test_a_cancelled_task_is_over_and_a_declined_call_is_not_run() -> None:
         waits = await until(client.session, id, None, "input_required")
         (key,) = waits["inputRequests"]
         # Unknown keys and dismissed forms decide nothing.
-        for given in ({"nope": declined}, {key: {"action": "cancel"}}, {key: {"action": "?"}}):
-            await ask(client.session, "tasks/update", id, inputResponses=given)
+        for responses in ({"nope": declined}, {key: {"action": "cancel"}}, {key: {"action": "?"}}):
+            await ask(client.session, "tasks/update", id, inputResponses=responses)
             assert await ask(client.session, "tasks/get", id) == waits
         await ask(client.session, "tasks/cancel", id)
         cancelled = await until(client.session, id)
         await ask(client.session, "tasks/cancel", id)
         other = await begin(client, message="Buy.")
-        done = await until(client.session, other, lambda *_: declined)
-        return cancelled, done
+        declined_task = await until(client.session, other, lambda *_: declined)
+        return cancelled, declined_task
 
     with endpoint(lambda request: "Not bought." if "declined" in request.text else BUY) as served:
-        cancelled, done = use(served.url, work, extensions=[extension()])
+        cancelled, declined_task = use(served.url, work, extensions=[extension()])
     assert cancelled["status"] == "cancelled"
     assert "result" not in cancelled
-    assert done["result"]["structuredContent"]["answer"] == "Not bought."
+    assert declined_task["result"]["structuredContent"]["answer"] == "Not bought."
 
 
 def test_clients_without_the_extension_or_without_forms_get_results() -> None:
@@ -208,8 +211,8 @@ def test_clients_without_the_extension_or_without_forms_get_results() -> None:
 
     with endpoint([BUY, BUY]) as served:
         for extensions in ([], [extension(lambda *_: None)]):
-            found = use(served.url, work, asks=False, extensions=extensions)
-            assert "Nobody has decided" in found.structured_content["answer"]
+            result = use(served.url, work, asks=False, extensions=extensions)
+            assert "Nobody has decided" in result.structured_content["answer"]
         error = use(served.url, refused, asks=False)
     assert error.code == -32021
     assert EXTENSION in str(error.data)
@@ -229,8 +232,8 @@ def test_an_answer_that_does_not_fit_its_form_is_refused_and_may_be_repeated() -
         return await until(client.session, id, accept([]))
 
     with endpoint([ASK, "It is red."]) as served:
-        found = use(served.url, work, extensions=[extension()])
-    assert found["result"]["structuredContent"]["answer"] == "It is red."
+        state = use(served.url, work, extensions=[extension()])
+    assert state["result"]["structuredContent"]["answer"] == "It is red."
 
 
 def test_a_task_that_another_process_holds_can_be_read_and_says_why_it_is_not_changed(
@@ -246,12 +249,12 @@ def test_a_task_that_another_process_holds_can_be_read_and_says_why_it_is_not_ch
         from mcp.shared.exceptions import MCPError
 
         waits = await ask(client.session, "tasks/get", ids[0])
-        given = {key: {"action": "decline"} for key in waits["inputRequests"]}
+        arguments = {key: {"action": "decline"} for key in waits["inputRequests"]}
         with pytest.raises(MCPError) as caught:
-            await ask(client.session, "tasks/update", ids[0], inputResponses=given)
-        given = {"message": "Go on.", "conversation_id": ids[0].rpartition(".")[0]}
-        found = await client.session.call_tool("ask_buyer", given, allow_claimed=True)
-        return caught.value.error, found
+            await ask(client.session, "tasks/update", ids[0], inputResponses=arguments)
+        arguments = {"message": "Go on.", "conversation_id": ids[0].rpartition(".")[0]}
+        result = await client.session.call_tool("ask_buyer", arguments, allow_claimed=True)
+        return caught.value.error, result
 
     with ModelServer([calls(BUY)]) as model:
         offer = Offer(tmp_path, model)
@@ -259,12 +262,12 @@ def test_a_task_that_another_process_holds_can_be_read_and_says_why_it_is_not_ch
         offer.use("2026-07-28", start, [], killed=True, **more)
         with (
             SQLiteStore(tmp_path / "s.db") as store,
-            Conversation(Agent(ScriptedLLM([])), store, ids[0].rpartition(".")[0]) as held,
+            Conversation(Agent(ScriptedLLM([])), store, ids[0].rpartition(".")[0]) as holder,
         ):
-            held.tag("held")
-            error, found = offer.use("2026-07-28", work, [], **more)[0]
-    assert (error.code, found.is_error) == (-32603, True)
-    assert "Traceback" not in f"{error.message}{found}"
+            holder.tag("held")
+            error, result = offer.use("2026-07-28", work, [], **more)[0]
+    assert (error.code, result.is_error) == (-32603, True)
+    assert "Traceback" not in f"{error.message}{result}"
     assert "is held by process" in error.message
 
 
@@ -293,8 +296,8 @@ def test_bad_input_gets_the_error_of_the_protocol() -> None:
                 await ask(client.session, "tasks/get", id, name=name, other="x")
             assert caught.value.error.code == -32020
         results = [
-            await client.session.call_tool("ask_buyer", given, allow_claimed=True)
-            for given in ({}, {"message": ""}, {"conversation_id": "nope"}, {"message": 3})
+            await client.session.call_tool("ask_buyer", arguments, allow_claimed=True)
+            for arguments in ({}, {"message": ""}, {"conversation_id": "nope"}, {"message": 3})
         ]
         return codes, results
 
@@ -307,7 +310,7 @@ def test_bad_input_gets_the_error_of_the_protocol() -> None:
 
 def test_a_task_survives_kills_of_its_server(tmp_path: Path) -> None:
     """One process begins, one dies while it works, two while they ask; the last one ends it."""
-    asked: list[str] = []
+    questions: list[str] = []
     more = {"extensions": [extension()]}
 
     def answer(request: Any) -> Any:
@@ -330,21 +333,21 @@ def test_a_task_survives_kills_of_its_server(tmp_path: Path) -> None:
         async def decide(client: Any) -> Any:
             first = await look(client)
             (key,) = first["inputRequests"]
-            given = {key: {"action": "accept", "content": {"approve": True}}}
-            await ask(client.session, "tasks/update", ids[0], inputResponses=given)
+            responses = {key: {"action": "accept", "content": {"approve": True}}}
+            await ask(client.session, "tasks/update", ids[0], inputResponses=responses)
             while "Which colour?" not in (await look(client))["statusMessage"]:
                 await asyncio.sleep(0.02)
 
         async def finish(client: Any) -> Any:
-            return await until(client.session, ids[0], accept(asked))
+            return await until(client.session, ids[0], accept(questions))
 
         offer.use("2026-07-28", start, [], killed=True, **more)
         waits = offer.use("2026-07-28", look, [], killed=True, **more)[0]
         again = offer.use("2026-07-28", decide, [], killed=True, **more)[0]
         last = offer.use("2026-07-28", finish, [], **more)[0]
-        sent = str(model.requests[-1].messages)
+        prompt = str(model.requests[-1].messages)
     assert again is None
     assert "The agent wants to call pay" in waits["statusMessage"]
-    assert asked == ["Which colour?"]
+    assert questions == ["Which colour?"]
     assert last["result"]["structuredContent"]["answer"] == "It is red."
-    assert sent.count("paid 3") == 1
+    assert prompt.count("paid 3") == 1

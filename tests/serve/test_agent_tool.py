@@ -1,4 +1,4 @@
-"""`holdfast mcp --agent FILE`, as mcp's own client finds it: in both eras, and through a kill."""
+"""Tests of `holdfast mcp --agent FILE`, with mcp's own client: in both eras, and through a kill."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class Offer:
         killed: bool = False,
         **options: Any,
     ) -> tuple[Any, list[str]]:
-        """What `work(client)` returns, and what the user was asked. Each of `answers` is the
-        content of an accepted form, None to decline, or a function to call instead. `killed`
+        """Return the result of `work(client)`, and the questions to the user. Each of `answers` is
+        the content of an accepted form, None to decline, or a function to call instead. `killed`
         kills the server after the work."""
         from mcp import Client, StdioServerParameters
         from mcp_types import ElicitResult
 
-        asked: list[str] = []
+        questions: list[str] = []
         ended: asyncio.Event
 
         async def elicit(context: Any, params: Any) -> Any:
-            asked.append(params.message)
+            questions.append(params.message)
             answer = (answers or []).pop(0)
             if callable(answer):
                 answer()
@@ -96,22 +96,22 @@ class Offer:
                 await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
                 ending.cancel()
                 if not ended.is_set():
-                    found = await working
+                    result = await working
                     if killed:
                         self.kill()
-                    return found
+                    return result
                 working.cancel()
             return None
 
-        return asyncio.run(asyncio.wait_for(main(), 60)), asked
+        return asyncio.run(asyncio.wait_for(main(), 60)), questions
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_approvals_and_questions_go_to_the_user_of_the_client(tmp_path: Path, mode: str) -> None:
-    told: list[str] = []
+    progress_texts: list[str] = []
 
     async def progress(number: float, total: float | None, message: str | None) -> None:
-        told.append(message or "")
+        progress_texts.append(message or "")
 
     async def work(client: Any) -> Any:
         (tool,) = (await client.list_tools()).tools
@@ -124,15 +124,15 @@ def test_approvals_and_questions_go_to_the_user_of_the_client(tmp_path: Path, mo
     with ModelServer(script) as model:
         offer = Offer(tmp_path, model)
         answers = [{"approve": True}, {"answer": "red"}]
-        (name, first, second), asked = offer.use(mode, work, answers)
-        sent = str(model.requests[-1].messages)
+        (name, first, second), questions = offer.use(mode, work, answers)
+        prompt = str(model.requests[-1].messages)
     assert name == "ask_buyer"
     assert first.structured_content["answer"] == "It is red."
     assert second.structured_content["answer"] == "Nothing more."
-    assert asked == ['The agent wants to call pay with {"amount": 3}.', "Which colour?"]
-    assert "calls pay" in told
-    assert "paid 3" in sent
-    assert "red" in sent
+    assert questions == ['The agent wants to call pay with {"amount": 3}.', "Which colour?"]
+    assert "calls pay" in progress_texts
+    assert "paid 3" in prompt
+    assert "red" in prompt
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -150,22 +150,23 @@ def test_approvals_and_questions_of_a_delegate_go_to_the_user_of_the_client(
 
     with ModelServer(answer) as model:
         offer = Offer(tmp_path, model, delegated=True)
-        found, asked = offer.use(
+        result, questions = offer.use(
             mode,
             lambda client: client.call_tool("ask_buyer", {"message": "Buy."}),
             [{"approve": True}, {"answer": "red"}],
         )
-    assert asked == ['The agent wants to call pay with {"amount": 3}.', "Which colour?"]
-    assert not found.is_error
-    assert "paid 3" in found.structured_content["answer"]
-    assert "red" in found.structured_content["answer"]
+    assert questions == ['The agent wants to call pay with {"amount": 3}.', "Which colour?"]
+    assert not result.is_error
+    assert "paid 3" in result.structured_content["answer"]
+    assert "red" in result.structured_content["answer"]
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_without_an_answer_nothing_runs_and_another_process_goes_on(
     tmp_path: Path, mode: str
 ) -> None:
-    """The first client cannot ask its user, and its server ends with it."""
+    """Check the wait for an answer: the first client cannot ask its user, and its server ends with
+    it."""
 
     async def begin(client: Any) -> Any:
         return await client.call_tool("ask_buyer", {"message": "Buy."})
@@ -180,8 +181,8 @@ def test_without_an_answer_nothing_runs_and_another_process_goes_on(
         async def go_on(client: Any) -> Any:
             return await client.call_tool("ask_buyer", {"conversation_id": id})
 
-        second, asked = offer.use(mode, go_on, [{"approve": True}])
-    assert len(asked) == 1
+        second, questions = offer.use(mode, go_on, [{"approve": True}])
+    assert len(questions) == 1
     assert second.structured_content["answer"] == "Bought."
 
 
@@ -189,48 +190,48 @@ def test_without_an_answer_nothing_runs_and_another_process_goes_on(
 def test_a_script_ends_with_a_call_that_the_user_declines(tmp_path: Path, mode: str) -> None:
     pytest.importorskip("pydantic_monty")
     with ModelServer([calls(SCRIPT), text("Not bought.")]) as model:
-        found, asked = Offer(tmp_path, model, code=True).use(
+        result, questions = Offer(tmp_path, model, code=True).use(
             mode, lambda client: client.call_tool("ask_buyer", {"message": "Buy."}), [None]
         )
-        sent = str(model.requests[-1].messages)
-    assert asked == ['The agent wants to call pay with {"amount": 3}.']
-    assert found.structured_content["answer"] == "Not bought."
-    assert "The user declined." in sent
+        prompt = str(model.requests[-1].messages)
+    assert questions == ['The agent wants to call pay with {"amount": 3}.']
+    assert result.structured_content["answer"] == "Not bought."
+    assert "The user declined." in prompt
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_an_approval_and_a_question_survive_a_kill(tmp_path: Path, mode: str) -> None:
-    """The server is killed while it asks. Progress has told the conversation's id."""
-    told: list[str] = []
+    """Check a server that is killed while it asks. The progress has the conversation's id."""
+    progress_texts: list[str] = []
 
     async def progress(number: float, total: float | None, message: str | None) -> None:
-        told.append(message or "")
+        progress_texts.append(message or "")
 
     with ModelServer([calls(BUY), calls(ASK), text("It is red.")]) as model:
         offer = Offer(tmp_path, model)
 
         def begin(client: Any) -> Any:
-            given = {"message": "Buy."}
-            return client.call_tool("ask_buyer", given, progress_callback=progress)
+            first_arguments = {"message": "Buy."}
+            return client.call_tool("ask_buyer", first_arguments, progress_callback=progress)
 
         def go_on(client: Any) -> Any:
-            arguments = {"conversation_id": told[0].partition(": ")[2]}
+            arguments = {"conversation_id": progress_texts[0].partition(": ")[2]}
             return client.call_tool("ask_buyer", arguments)
 
         for answers in ([offer.kill], [{"approve": True}, offer.kill]):
             with contextlib.suppress(Exception, BaseExceptionGroup):
-                offer.use(mode, begin if not told else go_on, answers)
-        last, asked = offer.use(mode, go_on, [{"answer": "red"}])
-        sent = str(model.requests[-1].messages)
-    assert asked == ["Which colour?"], (last.structured_content, told)
+                offer.use(mode, begin if not progress_texts else go_on, answers)
+        last, questions = offer.use(mode, go_on, [{"answer": "red"}])
+        prompt = str(model.requests[-1].messages)
+    assert questions == ["Which colour?"], (last.structured_content, progress_texts)
     assert last.structured_content["answer"] == "It is red."
-    assert sent.count("paid 3") == 1
+    assert prompt.count("paid 3") == 1
 
 
 def test_bad_input_is_the_result_of_the_call(tmp_path: Path) -> None:
     async def work(client: Any) -> Any:
         wrong = ({}, {"message": ""}, {"conversation_id": "nope"}, {"message": 3})
-        return [await client.call_tool("ask_buyer", given) for given in wrong]
+        return [await client.call_tool("ask_buyer", arguments) for arguments in wrong]
 
     with ModelServer([]) as model:
         results, _ = Offer(tmp_path, model).use("legacy", work)

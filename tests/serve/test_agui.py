@@ -1,4 +1,4 @@
-"""Agents behind AG-UI, judged by the protocol's own client and types."""
+"""Tests of agents behind AG-UI, judged by the protocol's own client and types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK: Json = {"name": "look", "description": "Look at the page.", "parameters": 
 
 
 class Thread:
-    """A thread as a front end keeps it."""
+    """A thread of a front end."""
 
     def __init__(self, server: Any, key: str = "", id: str = "t1") -> None:
         self.server = server
@@ -45,7 +45,7 @@ class Thread:
         return self
 
     def run(self, **more: Any) -> list[Json]:
-        """Run the agent, and take what happened into the messages."""
+        """Run the agent, and add its messages to the thread."""
         input = {
             "threadId": self.id,
             "runId": f"run-{len(self.runs)}",
@@ -124,20 +124,20 @@ def check_types(runs: Sequence[tuple[Json, list[Json]]]) -> None:
 
 
 def judged(runs: Sequence[tuple[Json, list[Json]]]) -> list[Json]:
-    """Return what the protocol's own client makes of runs: the messages and the state, or an
+    """Return the result of the protocol's own client for runs: the messages and the state, or an
     error."""
     modules = Path(sys.prefix) / "ag-ui"
     if shutil.which("node") is None or not (modules / "node_modules/@ag-ui/client").is_dir():
         pytest.skip("@ag-ui/client is not installed (npm install --prefix .venv/ag-ui)")
     lines = [json.dumps({"input": input, "events": events}) for input, events in runs]
-    done = subprocess.run(
+    process = subprocess.run(
         ["node", DATA / "agui_judge.mjs", modules],
         input="\n".join(lines),
         capture_output=True,
         text=True,
         check=True,
     )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def test_a_run_streams_text_and_goes_on_in_its_thread(tmp_path: Path) -> None:
@@ -193,10 +193,10 @@ def test_calls_of_a_script_are_begun_before_their_results(tmp_path: Path) -> Non
         thread.run(resume=[{"interruptId": question["id"], "status": "resolved", "payload": "red"}])
         assert thread.messages[-1]["content"] == "done"
         for messages in (thread.messages, thread.messages):
-            begun = [call["id"] for one in messages for call in one.get("toolCalls", [])]
+            started = [call["id"] for one in messages for call in one.get("toolCalls", [])]
             ended = [one["toolCallId"] for one in messages if one["role"] == "tool"]
-            assert len(begun) == 3
-            assert sorted(begun) == sorted(ended)
+            assert len(started) == 3
+            assert sorted(started) == sorted(ended)
             thread.messages = []
             thread.run()  # the thread as the server has it
         check_types(thread.runs)
@@ -288,8 +288,8 @@ def test_an_approval_and_a_question_survive_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_own_client_finds_nothing_in_random_conversations(tmp_path: Path) -> None:
-    """Random conversations of up to four turns, each with text, reasoning, plans, calls of both
-    sides, approvals, questions and failures."""
+    """Check random conversations of up to four turns, each with text, reasoning, plans, calls of
+    both sides, approvals, questions and failures."""
     dice = random.Random(7)
     count = 300 // one_in(1)
 
@@ -304,13 +304,13 @@ def test_the_own_client_finds_nothing_in_random_conversations(tmp_path: Path) ->
             ("plan", {"steps": [{"step": "mix", "state": "done"}]}),
         ]
         if roll < 0.5:
-            found = calls(*dice.choices(choices, k=dice.randint(1, 3)))
-            found["choices"][0]["message"]["content"] = dice.choice([None, "So:"])
+            verdicts = calls(*dice.choices(choices, k=dice.randint(1, 3)))
+            verdicts["choices"][0]["message"]["content"] = dice.choice([None, "So:"])
         else:
-            found = text("red as a rose" * dice.randint(1, 3))
+            verdicts = text("red as a rose" * dice.randint(1, 3))
         if dice.random() < 0.4:
-            found["choices"][0]["message"]["reasoning_content"] = "I think."
-        return sse(found, size=dice.randint(1, 20))
+            verdicts["choices"][0]["message"]["reasoning_content"] = "I think."
+        return sse(verdicts, size=dice.randint(1, 20))
 
     with serving(tmp_path, model) as first:
         runs: list[tuple[Json, list[Json]]] = []
@@ -344,7 +344,7 @@ def test_the_own_client_finds_nothing_in_random_conversations(tmp_path: Path) ->
             runs += thread.runs
         check_types(runs)
         input, events = runs[0]
-        *found, control = judged([*runs, (input, events[1:])])
+        *verdicts, control = judged([*runs, (input, events[1:])])
         assert "error" in control
-        assert len(found) == len(runs) > 2 * count
-        assert [(one, run) for one, run in zip(found, runs, strict=True) if "error" in one] == []
+        assert len(verdicts) == len(runs) > 2 * count
+        assert [(one, run) for one, run in zip(verdicts, runs, strict=True) if "error" in one] == []

@@ -1,4 +1,5 @@
-"""Approvals and questions of delegates through each door, also over the death of the server."""
+"""Tests of approvals and questions of delegates through each door, also over the death of the
+server."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ ASKING = ("delegate", {"agent": "payer", "task": "Ask."})
 
 
 def model(request: Any) -> Json:
-    """Answer as the agent or as its delegate, whichever asks."""
+    """Return the answer of the agent or of its delegate, for the one that calls."""
     tools = {one["function"]["name"] for one in request.json.get("tools", ())}
     last = request.json["messages"][-1]
     asks = "Ask." in str(request.json["messages"])
@@ -48,8 +49,8 @@ def serving(folder: Path) -> Generator[ServeProcess]:
         payer = {"model": llm, "tools": {"local_functions": functions}, "confirm": ["pay"]}
         file = folder / "painter.json"
         file.write_text(json.dumps({"model": llm, "delegates": {"payer": payer}}))
-        named = f"painter={file}"
-        options = ("--agent", named, "--a2a", "painter", "--allow-tools", "tests.*")
+        agent_option = f"painter={file}"
+        options = ("--agent", agent_option, "--a2a", "painter", "--allow-tools", "tests.*")
         with ServeProcess(folder, *options, library=REPO) as server:
             yield server
 
@@ -65,17 +66,17 @@ class ResponsesClient:
 
     last: Json = {}
 
-    def begin(self, server: ServeProcess, said: str = "Buy it.") -> None:
-        self._ask(server, input=said)
+    def begin(self, server: ServeProcess, message_text: str = "Buy it.") -> None:
+        self._ask(server, input=message_text)
 
-    def asked(self, server: ServeProcess) -> Json:
+    def approval_request(self, server: ServeProcess) -> Json:
         reply = server.ask("GET", f"/v1/responses/{self.last['id']}", key=KEY)
         (item,) = [one for one in reply.json["output"] if one["type"] == "mcp_approval_request"]
         assert (item["name"], json.loads(item["arguments"])) == ("pay", {"amount": 3})
         return item
 
     def approve(self, server: ServeProcess) -> str:
-        item = {"approval_request_id": self.asked(server)["id"], "approve": True}
+        item = {"approval_request_id": self.approval_request(server)["id"], "approve": True}
         decision = {"type": "mcp_approval_response", **item}
         self._ask(server, input=[decision], previous_response_id=self.last["id"])
         assert self.last["status"] == "completed"
@@ -83,8 +84,8 @@ class ResponsesClient:
 
     def question(self, server: ServeProcess) -> str:
         reply = server.ask("GET", f"/v1/responses/{self.last['id']}", key=KEY)
-        asked = [one for one in reply.json["output"] if one["type"] == "function_call"]
-        return asked[0]["call_id"] if asked else ""
+        function_calls = [one for one in reply.json["output"] if one["type"] == "function_call"]
+        return function_calls[0]["call_id"] if function_calls else ""
 
     def answer(self, server: ServeProcess) -> str:
         output = {"call_id": self.question(server), "output": "red"}
@@ -100,17 +101,17 @@ class ResponsesClient:
 class AguiClient:
     """A front end of AG-UI."""
 
-    def begin(self, server: ServeProcess, said: str = "Buy it.") -> None:
-        message = {"id": "1", "role": "user", "content": said}
+    def begin(self, server: ServeProcess, message_text: str = "Buy it.") -> None:
+        message = {"id": "1", "role": "user", "content": message_text}
         self._outcome(server, messages=[message])
 
-    def asked(self, server: ServeProcess) -> Json:
+    def approval_request(self, server: ServeProcess) -> Json:
         (found,) = self._outcome(server, messages=[])["interrupts"]
         assert (found["reason"], found["metadata"]["toolCallName"]) == ("approval", "pay")
         return found
 
     def approve(self, server: ServeProcess) -> str:
-        return self._resume(server, self.asked(server)["id"], True)
+        return self._resume(server, self.approval_request(server)["id"], True)
 
     def question(self, server: ServeProcess) -> str:
         (found,) = self._outcome(server, messages=[])["interrupts"]
@@ -142,8 +143,8 @@ class A2AClient:
 
     id = ""
 
-    def begin(self, server: ServeProcess, said: str = "Buy it.") -> None:
-        self.id = self._send(server, said)["id"]
+    def begin(self, server: ServeProcess, message_text: str = "Buy it.") -> None:
+        self.id = self._send(server, message_text)["id"]
 
     def question(self, server: ServeProcess) -> str:
         data = self._data(server)
@@ -162,19 +163,19 @@ class A2AClient:
         (data,) = [one["data"] for one in task["status"]["message"]["parts"] if "data" in one]
         return data
 
-    def asked(self, server: ServeProcess) -> Json:
+    def approval_request(self, server: ServeProcess) -> Json:
         data = self._data(server)
         assert (data["tool"], data["arguments"]) == ("pay", {"amount": 3})
         return data
 
     def approve(self, server: ServeProcess) -> str:
-        decision = {"callId": self.asked(server)["callId"], "approve": True}
+        decision = {"callId": self.approval_request(server)["callId"], "approve": True}
         task = self._send(server, "", taskId=self.id, parts=[{"data": decision}])
         assert task["status"]["state"] == "TASK_STATE_COMPLETED", task
         return task["artifacts"][-1]["parts"][0]["text"]
 
-    def _send(self, server: ServeProcess, said: str, **more: Any) -> Json:
-        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": said}], **more}
+    def _send(self, server: ServeProcess, message_text: str, **more: Any) -> Json:
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": message_text}], **more}
         headers = {"A2A_Version": "1.0"}
         path = "/a2a/painter/message:send"
         return post(server, path, {"message": message}, **headers).json["task"]
@@ -191,10 +192,10 @@ def test_an_approval_of_a_delegate_survives_a_kill(
     with serving(tmp_path) as server:
         user = client()
         user.begin(server)
-        before = user.asked(server)
+        before = user.approval_request(server)
         server.kill()
         server.start()
-        assert user.asked(server) == before
+        assert user.approval_request(server) == before
         assert user.approve(server) == "done"
 
 
@@ -217,10 +218,10 @@ def test_a_question_of_a_delegate_survives_a_kill(
 def test_the_user_of_an_agent_as_a_tool_is_asked() -> None:
     payer = Agent(ScriptedLLM([[("pay", {"amount": 3})], "It is paid."]), [pay], confirm=["pay"])
     agent = Agent(ScriptedLLM([[DELEGATE], "done"]), delegates={"payer": payer})
-    asked: list[str] = []
+    questions: list[str] = []
 
     def answer(question: Any) -> Json:
-        asked.append(question.message)
+        questions.append(question.message)
         return {"approve": True}
 
     with MemoryStore() as store:
@@ -236,5 +237,5 @@ def test_the_user_of_an_agent_as_a_tool_is_asked() -> None:
                 one.result for one in conversation.state.events if one.type == "toolResult"
             ]
         door.close()
-    assert asked == ['The agent wants to call pay with {"amount": 3}.']
+    assert questions == ['The agent wants to call pay with {"amount": 3}.']
     assert result.structured_content["answer"] == "done"

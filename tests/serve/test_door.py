@@ -1,4 +1,5 @@
-"""The base of the doors: the same turns over a store in this process and over an agent server."""
+"""Tests of the base of the doors: the same turns over a store in this process and over an agent
+server."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def _agent(script: Sequence[Any]) -> Agent:
 
 
 def parents(script: Sequence[Any], child: Sequence[Any], **options: Any) -> Agent:
-    """An agent that gives work to another one, whose payments need an approval."""
+    """Return an agent that gives work to another one, whose payments need an approval."""
     payer = Agent(ScriptedLLM(child), [pay], confirm=["pay"])
     return Agent(ScriptedLLM(script), delegates={"payer": payer}, **options)
 
@@ -81,20 +82,20 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return lambda *script: request.param(tmp_path, script)
 
 
-def said(text: str) -> cmd.Send:
+def send_of(text: str) -> cmd.Send:
     return cmd.Send((TextContent(text),))
 
 
 def test_a_turn_yields_events_and_deltas_and_rests(begin: Any) -> None:
     with begin("red as a rose", "again") as open:
         session: DoorSession = open("a")
-        *items, rest = session.turn(0, said("Which?"))
+        *items, rest = session.turn(0, send_of("Which?"))
         assert isinstance(rest, Rest)
         assert (rest.reason, rest.answer) == ("finished", "red as a rose")
         pieces = AnswerPieces()
         assert "".join(pieces.take(item)[0] for item in items) == "red as a rose"
         assert any(isinstance(item, Delta) for item in items)
-        later = list(session.turn(rest.seq, said("And now?")))
+        later = list(session.turn(rest.seq, send_of("And now?")))
         assert [one.text for one in later if isinstance(one, MessageAdded)] == ["And now?"]
         again = list(session.turn(rest.seq))
         assert [one for one in later if not isinstance(one, Delta)] == again
@@ -103,7 +104,7 @@ def test_a_turn_yields_events_and_deltas_and_rests(begin: Any) -> None:
 def test_an_approval_a_question_and_an_end_are_rests(begin: Any) -> None:
     with begin([("pay", {"amount": 3})], [ASK], "done") as open:
         session: DoorSession = open()
-        *_, rest = session.turn(0, said("Buy it."))
+        *_, rest = session.turn(0, send_of("Buy it."))
         assert rest.reason == "approval"
         (item,) = rest.pending
         assert isinstance(item, ApprovalRequest)
@@ -119,7 +120,7 @@ def test_an_approval_a_question_and_an_end_are_rests(begin: Any) -> None:
 
 def test_a_turn_on_an_event_loop_is_the_same(begin: Any) -> None:
     async def collected(session: DoorSession) -> list[Any]:
-        return [item async for item in session.stream(0, said("Paint."))]
+        return [item async for item in session.stream(0, send_of("Paint."))]
 
     with begin([ASK], "done") as open:
         session: DoorSession = open()
@@ -133,11 +134,11 @@ def test_a_turn_on_an_event_loop_is_the_same(begin: Any) -> None:
 def test_an_interrupt_pauses_and_the_next_message_goes_on(begin: Any) -> None:
     with begin([ASK], "never mind") as open:
         session: DoorSession = open()
-        *_, rest = session.turn(0, said("Paint."))
+        *_, rest = session.turn(0, send_of("Paint."))
         session.execute(cmd.Interrupt())
         *_, rest = session.turn(rest.seq)
         assert rest.reason == "paused"
-        *_, rest = session.turn(rest.seq, said("Forget it."))
+        *_, rest = session.turn(rest.seq, send_of("Forget it."))
         assert (rest.reason, rest.answer) == ("finished", "never mind")
 
 
@@ -145,8 +146,8 @@ def test_a_conversation_is_found_again(begin: Any) -> None:
     id = conversation_id("agui", "painter", "thread 1")
     assert id == conversation_id("agui", "painter", "thread 1")
     with begin("one", "two") as open:
-        *_, first = open(id).turn(0, said("1"))
-        *_, rest = open(id).turn(first.seq, said("2"))
+        *_, first = open(id).turn(0, send_of("1"))
+        *_, rest = open(id).turn(first.seq, send_of("2"))
         assert rest.answer == "two"
 
 
@@ -154,7 +155,7 @@ def test_a_tool_of_the_client_is_a_rest(tmp_path: Path) -> None:
     shape = {"type": "object", "properties": {}}
     with hosted(tmp_path, [[("look", {})], "seen"]) as open:
         session = open(tools=[ToolForm(name="look", description="", input_schema=shape)])
-        *_, rest = session.turn(0, said("Look."))
+        *_, rest = session.turn(0, send_of("Look."))
         assert rest.reason == "call"
         (item,) = rest.pending
         assert isinstance(item, ClientCallRequest)
@@ -167,7 +168,7 @@ def test_conversations_are_listed_by_tag_and_unknown_ones_refused(tmp_path: Path
     with SQLiteStore(tmp_path / "store.db") as store:
         door = LocalDoor(_agent(["hi"]), store)
         door.begin("a", tags=["door=test"])
-        door.begin("b").execute(said("x"))
+        door.begin("b").execute(send_of("x"))
         assert [one.id for one in door.list(["door=test"])] == ["a"]
         with pytest.raises(ConversationNotFound):
             door.find("c")
@@ -178,14 +179,14 @@ def test_conversations_are_listed_by_tag_and_unknown_ones_refused(tmp_path: Path
 def test_an_approval_of_a_delegate_is_a_rest(begin: Any, approves: bool) -> None:
     with begin(parents([[DELEGATED], "done"], PAID)) as open:
         session: DoorSession = open()
-        *_, rest = session.turn(0, said("Buy it."))
+        *_, rest = session.turn(0, send_of("Buy it."))
         assert (rest.reason, rest.status.value) == ("approval", "running")
         (item,) = rest.pending
         assert isinstance(item, ApprovalRequest)
         assert item.conversation.startswith(session.id)
         assert item.key == f"{item.conversation}:{item.call.id}"
         assert session.pending() == rest.pending
-        *_, again = session.turn(rest.seq)  # whoever comes back is asked again
+        *_, again = session.turn(rest.seq)  # a user who comes back is asked again
         assert again.pending == rest.pending
         *items, rest = session.turn(rest.seq, item.approve() if approves else item.reject("no"))
         assert (rest.reason, rest.answer, rest.pending) == ("finished", "done", ())
@@ -198,7 +199,7 @@ def test_an_approval_of_a_delegates_delegate_is_a_rest(begin: Any) -> None:
     root = Agent(ScriptedLLM([[DELEGATED], "done"]), delegates={"payer": payer})
     with begin(root) as open:
         session: DoorSession = open()
-        *_, rest = session.turn(0, said("Buy it."))
+        *_, rest = session.turn(0, send_of("Buy it."))
         *_, rest = session.turn(rest.seq, rest.pending[0].approve())
         assert (rest.reason, rest.answer) == ("finished", "done")
 
@@ -210,7 +211,7 @@ def test_a_question_of_a_delegate_is_a_rest_at_any_depth(begin: Any, depth: int)
         agent = Agent(ScriptedLLM([[DELEGATED], "done"]), delegates={"payer": agent})
     with begin(agent) as open:
         session: DoorSession = open()
-        *_, rest = session.turn(0, said("Ask."))
+        *_, rest = session.turn(0, send_of("Ask."))
         for colour in ("red", "blue"):
             assert (rest.reason, rest.status.value) == ("question", "running")
             (item,) = rest.pending
@@ -231,7 +232,7 @@ def test_an_approval_of_a_delegate_in_the_background_outlasts_the_turn(begin: An
     ]
     with begin(parents(script, PAID)) as open:
         session: DoorSession = open()
-        *_, rest = session.turn(0, said("Buy it."))
+        *_, rest = session.turn(0, send_of("Buy it."))
         deadline = time.monotonic() + 60
         while not session.pending() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -1,5 +1,5 @@
-"""A manager served over MCP, as clients find it: mcp's own client and ours, raw bytes on a pipe,
-the conformance kit."""
+"""Tests of a manager served over MCP, with mcp's own client and ours, raw bytes on a pipe, and the
+conformance kit."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def lines(path: Path) -> list[str]:
 # --- clients ---
 
 
-def asked(where: str, mode: str, work: Callable[[Any], Awaitable[Any]], **options: Any) -> Any:
-    """What `work(client)` returns, over HTTP (a URL) or stdio ("stdio"), by mcp's own client."""
+def result_of(where: str, mode: str, work: Callable[[Any], Awaitable[Any]], **options: Any) -> Any:
+    """Return the result of `work(client)`, over HTTP (a URL) or stdio ("stdio"), by mcp's own
+    client."""
     from mcp import Client, StdioServerParameters
 
     async def main() -> Any:
@@ -64,7 +65,7 @@ def asked(where: str, mode: str, work: Callable[[Any], Awaitable[Any]], **option
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    """The URL of the tools of `tests.mcp_tools`, in a process of their own."""
+    """Run the tools of `tests.mcp_tools` in a process of their own, and yield their URL."""
     process = forks.Popen(
         [*PROGRAM, "127.0.0.1:0"],
         stdout=subprocess.PIPE,
@@ -86,7 +87,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 class Process:
-    """`tests.mcp_tools` over stdio, as a client sees it that writes and reads bytes."""
+    """`tests.mcp_tools` over stdio, for a client that writes and reads bytes."""
 
     def __init__(self, *command: str, **options: Any) -> None:
         self.process = forks.Popen(
@@ -121,7 +122,7 @@ class Process:
         self.send("tools/call", {"name": name, "arguments": arguments}, id)
 
     def read(self, seconds: float = 15.0) -> Any:
-        """The next message."""
+        """Return the next message."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
         while b"\n" not in self._rest:
@@ -150,17 +151,17 @@ class Process:
         self.process.communicate()
 
 
-# --- what is told of tools ---
+# --- the list of tools ---
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ERAS)
 def test_every_tool_is_offered_whole_under_its_own_name(place: str, mode: str) -> None:
-    found = {
-        tool.name: tool for tool in asked(place, mode, lambda client: client.list_tools()).tools
+    tools = {
+        tool.name: tool for tool in result_of(place, mode, lambda client: client.list_tools()).tools
     }
-    assert set(found) >= {tool.name for tool in mcp_tools.tools()}
-    point = found["geo.point"]
+    assert set(tools) >= {tool.name for tool in mcp_tools.tools()}
+    point = tools["geo.point"]
     assert point.description == "Answers a point."
     assert point.output_schema == mcp_tools.POINT
     hints = point.annotations
@@ -170,7 +171,7 @@ def test_every_tool_is_offered_whole_under_its_own_name(place: str, mode: str) -
         hints.idempotent_hint,
         hints.open_world_hint,
     ) == (True, False, True, False)
-    schema = found["json_schema_2020_12_tool"].input_schema
+    schema = tools["json_schema_2020_12_tool"].input_schema
     for key, value in mcp_tools.JSON_SCHEMA_2020_12.items():
         assert schema[key] == value
 
@@ -187,7 +188,7 @@ def test_an_output_schema_that_is_no_object_is_wrapped_for_clients_that_know_onl
             (await client.call_tool("numbers", {})).structured_content,
         )
 
-    schema, content = asked(place, mode, work)
+    schema, content = result_of(place, mode, work)
     plain = {"type": "array", "items": {"type": "integer"}}
     if mode == "legacy":
         assert schema == {"type": "object", "properties": {"result": plain}, "required": ["result"]}
@@ -204,7 +205,7 @@ def test_a_cursor_that_nobody_gave_out_is_refused(served: str) -> None:
             await client.list_tools(cursor="2")
         return refused.value.error.code
 
-    assert asked(served, "legacy", work) == -32602
+    assert result_of(served, "legacy", work) == -32602
 
 
 @pytest.mark.slow
@@ -224,7 +225,7 @@ def test_tools_of_services_are_there_when_the_list_is_asked_for() -> None:
         ).content
 
     with MCPEndpoint(manager) as endpoint:
-        names, content = asked(endpoint.url, "legacy", work)
+        names, content = result_of(endpoint.url, "legacy", work)
     assert names[0] == "add"
     assert "there.geo.point" in names
     assert content[0].text == "5"
@@ -232,14 +233,14 @@ def test_tools_of_services_are_there_when_the_list_is_asked_for() -> None:
 
 
 def children() -> list[str]:
-    """The processes that this one has started and that are tool servers."""
-    found = subprocess.run(
+    """Return the command lines of the tool servers that this process has started."""
+    listing = subprocess.run(
         ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())],
         capture_output=True,
         text=True,
         check=False,
     ).stdout
-    return [line for line in found.splitlines() if "tests.mcp_tools" in line]
+    return [line for line in listing.splitlines() if "tests.mcp_tools" in line]
 
 
 # --- calls ---
@@ -252,7 +253,7 @@ def test_results_come_as_the_tool_gave_them(place: str, mode: str) -> None:
         names = ["test_multiple_content_types", "geo.point", "test_audio_content"]
         return [await client.call_tool(name, {}) for name in names]
 
-    mixed, point, sound = asked(place, mode, work)
+    mixed, point, sound = result_of(place, mode, work)
     assert [block.type for block in mixed.content] == ["text", "image", "resource"]
     assert mixed.content[2].resource.text == '{"test":"data","value":123}'
     assert point.structured_content == {"x": 1, "y": None}
@@ -267,7 +268,7 @@ def test_what_goes_wrong_in_a_call_is_told_to_the_model_and_an_unknown_tool_to_t
     from mcp.shared.exceptions import MCPError
 
     async def work(client: Any) -> list[str]:
-        told: list[str] = []
+        texts: list[str] = []
         for name, arguments in (
             ("test_error_handling", {}),
             ("add", {"a": 1}),
@@ -277,17 +278,17 @@ def test_what_goes_wrong_in_a_call_is_told_to_the_model_and_an_unknown_tool_to_t
         ):
             result = await client.call_tool(name, arguments)
             assert result.is_error
-            told.append(result.content[0].text)
+            texts.append(result.content[0].text)
         with pytest.raises(MCPError) as refused:
             await client.call_tool("ad", {})
         assert refused.value.error.code == -32602
-        return [*told, refused.value.error.message]
+        return [*texts, refused.value.error.message]
 
-    error, missing, wrong, left, lied, unknown = asked(place, mode, work)
+    error, missing, wrong, exit_text, lied, unknown = result_of(place, mode, work)
     assert error == "This tool intentionally returns an error for testing"
     assert "b is required" in missing
     assert "integer" in wrong
-    assert "SystemExit" in left
+    assert "SystemExit" in exit_text
     assert "does not fit its output schema: $.x" in lied
     assert unknown.startswith("Unknown tool 'ad'. Did you mean 'add'?")
 
@@ -296,37 +297,42 @@ def test_what_goes_wrong_in_a_call_is_told_to_the_model_and_an_unknown_tool_to_t
 @pytest.mark.parametrize("mode", ERAS)
 def test_progress_comes_in_order_and_before_the_result(place: str, mode: str) -> None:
     async def work(client: Any) -> list[Any]:
-        told: list[Any] = []
+        reports: list[Any] = []
 
         async def progress(number: float, total: float | None, message: str | None) -> None:
-            told.append((number, message))
+            reports.append((number, message))
 
-        told.append(
+        reports.append(
             (await client.call_tool("test_tool_with_progress", {}, progress_callback=progress))
             .content[0]
             .text
         )
-        return told
+        return reports
 
-    assert asked(place, mode, work) == [(1.0, "step 0"), (2.0, "step 1"), (3.0, "step 2"), "done"]
+    assert result_of(place, mode, work) == [
+        (1.0, "step 0"),
+        (2.0, "step 1"),
+        (3.0, "step 2"),
+        "done",
+    ]
 
 
 def test_a_tool_that_reports_without_end_is_heard_as_far_as_its_client_can_listen(
     served: str,
 ) -> None:
     async def work(client: Any) -> list[float]:
-        told: list[float] = []
+        reports: list[float] = []
 
         async def progress(number: float, total: float | None, message: str | None) -> None:
-            told.append(number)
+            reports.append(number)
 
         await client.call_tool("chatty", {"messages": 20_000}, progress_callback=progress)
-        return told
+        return reports
 
-    told = asked(served, "legacy", work)
-    assert told == sorted(set(told))
-    assert told[-1] == 20_000
-    assert len(told) < 20_000
+    reports = result_of(served, "legacy", work)
+    assert reports == sorted(set(reports))
+    assert reports[-1] == 20_000
+    assert len(reports) < 20_000
 
 
 @pytest.mark.slow
@@ -347,7 +353,7 @@ def test_a_cancel_by_the_client_cancels_the_call(place: str, mode: str, tmp_path
                 return
             await asyncio.sleep(0.01)
 
-    asked(place, mode, work)
+    result_of(place, mode, work)
     assert lines(file) == ["began", "cancelled"]
 
 
@@ -362,7 +368,7 @@ def test_a_slow_call_does_not_hold_up_others(place: str, mode: str) -> None:
         assert all(result.content[0].text == "slept 0.3 s" for result in results)
         return time.monotonic() - began
 
-    assert asked(place, mode, work) < 9.0  # one after the other: 9.6
+    assert result_of(place, mode, work) < 9.0  # one after the other: 9.6
 
 
 def test_no_more_calls_run_at_once_than_were_allowed() -> None:
@@ -381,7 +387,7 @@ def test_no_more_calls_run_at_once_than_were_allowed() -> None:
         await asyncio.gather(*(client.call_tool("count", {}) for _ in range(12)))
 
     with MCPEndpoint(ToolManager([count]), max_calls=3) as endpoint:
-        asked(endpoint.url, "2026-07-28", work)
+        result_of(endpoint.url, "2026-07-28", work)
     assert (max(most), len(most)) == (3, 12)
 
 
@@ -391,8 +397,10 @@ def test_no_more_calls_run_at_once_than_were_allowed() -> None:
 )
 def test_a_result_of_20_megabytes_arrives(served: str, transport: str, mode: str) -> None:
     where = served if transport == "http" else "stdio"
-    found = asked(where, mode, lambda client: client.call_tool("large", {"characters": 20_000_000}))
-    assert len(found.content[0].text) == 20_000_000
+    result = result_of(
+        where, mode, lambda client: client.call_tool("large", {"characters": 20_000_000})
+    )
+    assert len(result.content[0].text) == 20_000_000
 
 
 @pytest.mark.slow
@@ -406,10 +414,10 @@ def test_a_result_of_20_megabytes_is_sent_over_http_in_the_older_era_too(served:
         "MCP-Protocol-Version": "2025-11-25",
     }
     params = {"name": "large", "arguments": {"characters": 20_000_000}}
-    found = post(
+    answer = post(
         served, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, **session
     )
-    assert len(found.body) > 20_000_000
+    assert len(answer.body) > 20_000_000
 
 
 @pytest.mark.slow
@@ -424,12 +432,12 @@ def test_every_call_has_a_key_of_its_own_and_what_it_left_is_cleaned_up_once() -
 
     async def work(client: Any) -> str:
         for _ in range(2):
-            found = await client.call_tool("remember", {})
-        return found.content[0].text
+            result = await client.call_tool("remember", {})
+        return result.content[0].text
 
     with MCPEndpoint(ToolManager([remember]), runtime="the runtime") as endpoint:
-        assert asked(endpoint.url, "legacy", work) == "the runtime"
-        assert asked(endpoint.url, "legacy", work) == "the runtime"
+        assert result_of(endpoint.url, "legacy", work) == "the runtime"
+        assert result_of(endpoint.url, "legacy", work) == "the runtime"
         assert cleaned == []
     assert len(set(keys)) == 4
     assert cleaned == ["cleaned"]
@@ -443,11 +451,11 @@ def test_hooks_and_held_back_tools_are_the_managers_and_hold_for_clients_too() -
         hooks=[Hook(before=lambda call, context: ToolResult.failure("not today"), tools="add")],
     )
     with MCPEndpoint(manager) as endpoint:
-        found = asked(
+        result = result_of(
             endpoint.url, "legacy", lambda client: client.call_tool("add", {"a": 1, "b": 2})
         )
-    assert found.is_error
-    assert found.content[0].text == "not today"
+    assert result.is_error
+    assert result.content[0].text == "not today"
 
 
 # --- changes ---
@@ -461,19 +469,19 @@ def test_a_client_of_the_older_era_is_told_of_changes_without_asking() -> None:
         await client.list_tools()
         manager.register(Tool("newcomer", "", lambda: "here"))
         for _ in range(500):
-            if told:
+            if methods:
                 break
             await asyncio.sleep(0.01)
         return [tool.name for tool in (await client.list_tools()).tools]
 
-    told: list[str] = []
+    methods: list[str] = []
 
-    async def heard(message: Any) -> None:
-        told.append(getattr(message, "method", ""))
+    async def on_message(message: Any) -> None:
+        methods.append(getattr(message, "method", ""))
 
     with MCPEndpoint(manager) as endpoint:
-        names = asked(endpoint.url, "legacy", work, message_handler=heard)
-    assert told == ["notifications/tools/list_changed"]
+        names = result_of(endpoint.url, "legacy", work, message_handler=on_message)
+    assert methods == ["notifications/tools/list_changed"]
     assert names == ["add", "newcomer"]
 
 
@@ -519,7 +527,7 @@ def test_our_own_client_gets_what_our_server_gives(served: str, transport: str, 
         manager.close()
 
 
-# --- HTTP: who may ask ---
+# --- HTTP: access ---
 
 
 class Answer(NamedTuple):
@@ -529,26 +537,26 @@ class Answer(NamedTuple):
 
 
 def post(url: str, message: Any = None, **headers: str) -> Answer:
-    """What answers a message, by default an `initialize`."""
+    """Post a message, by default an `initialize`, and return the answer."""
     host, _, port = url.removeprefix("http://").removesuffix("/mcp").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=10)
     body = json.dumps(
         message or {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
     )
-    given = {
+    all_headers = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
         **headers,
     }
-    connection.request("POST", "/mcp", body, given)
+    connection.request("POST", "/mcp", body, all_headers)
     response = connection.getresponse()
-    found = Answer(
+    answer = Answer(
         response.status,
         {name.lower(): value for name, value in response.getheaders()},
         response.read(),
     )
     connection.close()
-    return found
+    return answer
 
 
 def test_a_page_in_a_browser_cannot_reach_it(served: str) -> None:
@@ -624,10 +632,10 @@ def test_with_a_token_it_listens_wherever_it_is_told_to() -> None:
 
 def test_what_cannot_be_is_said_before_anything_is_served() -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("127.0.0.1", 0)) as occupied,
         pytest.raises(ConfigurationError, match="in use"),
     ):
-        MCPEndpoint(ToolManager(), port=taken.getsockname()[1])
+        MCPEndpoint(ToolManager(), port=occupied.getsockname()[1])
     with pytest.raises(ConfigurationError, match="token takes one or more letters"):
         MCPEndpoint(ToolManager(), token="two words")
     with pytest.raises(ConfigurationError, match="max_calls takes"):
@@ -693,7 +701,7 @@ def test_a_tool_that_never_returns_does_not_keep_the_endpoint_from_closing() -> 
 
     endpoint = MCPEndpoint(ToolManager([never]))
     endpoint.start()
-    asked(endpoint.url, "legacy", work)
+    result_of(endpoint.url, "legacy", work)
     at = time.monotonic()
     endpoint.close()
     assert time.monotonic() - at < 20
@@ -706,7 +714,7 @@ def test_a_manager_that_was_served_works_on_and_can_be_served_again() -> None:
     for _ in range(2):
         with MCPEndpoint(manager) as endpoint:
             assert (
-                asked(
+                result_of(
                     endpoint.url, "legacy", lambda client: client.call_tool("add", {"a": 1, "b": 2})
                 )
                 .content[0]
@@ -772,20 +780,22 @@ def test_requests_that_are_piped_in_are_answered_before_it_ends() -> None:
             "params": {"name": "sleep", "arguments": {"seconds": 0.2}},
         },
     ]
-    given = "".join(json.dumps(message) + "\n" for message in messages)
-    found = subprocess.run(
-        PROGRAM, input=given, capture_output=True, text=True, cwd=ROOT, timeout=120, check=True
+    input_text = "".join(json.dumps(message) + "\n" for message in messages)
+    process = subprocess.run(
+        PROGRAM, input=input_text, capture_output=True, text=True, cwd=ROOT, timeout=120, check=True
     )
     assert (
-        json.loads(found.stdout.splitlines()[-1])["result"]["content"][0]["text"] == "slept 0.2 s"
+        json.loads(process.stdout.splitlines()[-1])["result"]["content"][0]["text"] == "slept 0.2 s"
     )
 
 
 @pytest.mark.slow
 def test_standard_streams_may_be_files(tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"jsonrpc":"2.0","id":0,"method":"ping"}\n')
-    with open(tmp_path / "in") as given, open(tmp_path / "out", "w") as taken:
-        subprocess.run(PROGRAM, stdin=given, stdout=taken, cwd=ROOT, timeout=120, check=True)
+    with open(tmp_path / "in") as input_file, open(tmp_path / "out", "w") as output_file:
+        subprocess.run(
+            PROGRAM, stdin=input_file, stdout=output_file, cwd=ROOT, timeout=120, check=True
+        )
     assert json.loads((tmp_path / "out").read_text())["id"] == 0
 
 
@@ -841,7 +851,7 @@ def test_a_client_that_is_killed_in_mid_call_leaves_no_server(tmp_path: Path) ->
     )
     with Process(sys.executable, "-c", program) as client:
         until(lambda: lines(file), seconds=20)
-        found = subprocess.run(
+        process = subprocess.run(
             ["pgrep", "-P", str(client.process.pid)], capture_output=True, text=True, check=True
         ).stdout.split()
         client.process.kill()
@@ -850,7 +860,7 @@ def test_a_client_that_is_killed_in_mid_call_leaves_no_server(tmp_path: Path) ->
                 not any(
                     Path(f"/proc/{id}/cmdline").exists()
                     and Path(f"/proc/{id}/cmdline").read_bytes()
-                    for id in found
+                    for id in process
                 )
             )
         )
@@ -886,7 +896,7 @@ def test_over_http_a_signal_ends_the_process() -> None:
 
 # --- conformance ---
 
-# The scored scenarios of the kit that a server of tools can be asked. It has no prompts, resources,
+# The scored scenarios of the kit that apply to a server of tools. It has no prompts, resources,
 # completion or logging, and asks its clients for nothing (sampling, elicitation, roots,
 # `input_required`), so the others do not apply.
 OLD = [
@@ -927,7 +937,7 @@ NEW = [
     "input-required-result-ignore-extra-params",
     "input-required-result-validate-input",
 ]
-# Checks within these that need what a server of tools has not: a tool that demands a capability of
+# Checks within these that need more than a server of tools: a tool that demands a capability of
 # its client, prompts, resources.
 NOT_OURS = {
     "sep-2575-server-rejects-undeclared-capability",
@@ -958,8 +968,8 @@ def test_the_conformance_kit_finds_nothing(served: str, version: str, scenario: 
         version,
         "--verbose",
     ]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    checks = json.JSONDecoder().raw_decode(found[found.index("[\n") :])[0]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    checks = json.JSONDecoder().raw_decode(output[output.index("[\n") :])[0]
     assert any(check["status"] == "SUCCESS" for check in checks)
     assert {
         check["id"]: check.get("errorMessage")

@@ -1,5 +1,5 @@
-"""Agents behind OpenAI's Responses API, judged by the official client with strict validation and by
-the types of the Open Responses specification."""
+"""Tests of agents behind OpenAI's Responses API, judged by the official client with strict
+validation and by the types of the Open Responses specification."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_an_answer_asked_twice_is_a_fork(tmp_path: Path) -> None:
         second = ask("2", previous_response_id=first.id)
         third = ask("again", previous_response_id=first.id)
         assert [one.output_text for one in (second, third)] == ["two", "three"]
-        found = [ask.responses.retrieve(one.id).output_text for one in (first, second, third)]
-        assert found == ["one", "two", "three"]
+        texts = [ask.responses.retrieve(one.id).output_text for one in (first, second, third)]
+        assert texts == ["one", "two", "three"]
 
 
 def test_the_stream_of_a_response_can_be_taken_up_anywhere(tmp_path: Path) -> None:
@@ -118,16 +118,16 @@ def test_the_stream_of_a_response_can_be_taken_up_anywhere(tmp_path: Path) -> No
         numbers = [event.sequence_number for event in events]
         assert numbers == sorted(set(numbers))
         id = events[0].response.id
-        said = "".join(one.delta for one in events if one.type == "response.output_text.delta")
-        assert events[-1].response.output_text == said == "red as a rose is red"
+        text = "".join(one.delta for one in events if one.type == "response.output_text.delta")
+        assert events[-1].response.output_text == text == "red as a rose is red"
         for at, event in enumerate(events):
             later = list(
                 ask.responses.retrieve(id, stream=True, starting_after=event.sequence_number)
             )
             if at + 1 < len(events):
                 assert later[-1] == events[-1]
-            sent = [one.delta for one in (*events[: at + 1], *later) if hasattr(one, "delta")]
-            assert "".join(sent) == said
+            deltas = [one.delta for one in (*events[: at + 1], *later) if hasattr(one, "delta")]
+            assert "".join(deltas) == text
 
 
 def test_functions_of_the_client_run_there(tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ def test_functions_of_the_client_run_there(tmp_path: Path) -> None:
             for call in calls
         ]
         about = {"previous_response_id": events[-1].response.id, "tools": [WEATHER]}
-        done = ask(outputs, **about)
-        assert done.output_text == "fine"
-        items = ask.responses.input_items.list(done.id, order="asc").data
+        last = ask(outputs, **about)
+        assert last.output_text == "fine"
+        items = ask.responses.input_items.list(last.id, order="asc").data
         assert [one.output for one in items] == ["rain", "rain"]
         with pytest.raises(openai.BadRequestError, match="no call waits"):
-            ask(outputs, previous_response_id=done.id)
+            ask(outputs, previous_response_id=last.id)
 
 
 def test_approvals_and_questions_are_items(tmp_path: Path) -> None:
@@ -186,11 +186,11 @@ def test_calls_of_a_script_are_items(tmp_path: Path) -> None:
 
 def test_a_background_response_is_retrieved_or_cancelled(tmp_path: Path) -> None:
     with serving(tmp_path, ["done", [("ask_user", {"question": "?"})], "late"]) as ask:
-        begun = ask("Work.", background=True)
-        found = ended(ask.responses, begun.id)
-        assert (begun.status, found.output_text) == ("in_progress", "done")
-        events = list(ask.responses.retrieve(begun.id, stream=True))
-        assert events[-1].response == found
+        started = ask("Work.", background=True)
+        retrieved = ended(ask.responses, started.id)
+        assert (started.status, retrieved.output_text) == ("in_progress", "done")
+        events = list(ask.responses.retrieve(started.id, stream=True))
+        assert events[-1].response == retrieved
         other = ask("More.", background=True)
         assert ask.responses.cancel(other.id).status in ("cancelled", "completed")
 
@@ -291,7 +291,7 @@ def test_it_complies_with_open_responses(
         reply = ask.post(input=items, tools=tools, stream=stream)
         assert reply.status == 200
         if not stream:
-            found = types.ResponseResource.model_validate(reply.json)
+            resource = types.ResponseResource.model_validate(reply.json)
         else:
             *frames, end, _ = reply.body.decode().split("\n\n")
             assert end == "data: [DONE]"
@@ -301,15 +301,15 @@ def test_it_complies_with_open_responses(
             expected |= {"output_item.added", "output_item.done"}
             assert {f"response.{one}" for one in expected} <= kinds
             for frame in frames:
-                named, _, data = frame.partition("\ndata: ")
+                event_line, _, data = frame.partition("\ndata: ")
                 event = json.loads(data)
-                assert named == f"event: {event['type']}"
+                assert event_line == f"event: {event['type']}"
                 words = event["type"].replace(".", "_").split("_")
                 shape = "".join(word.title() for word in words) + "StreamingEvent"
                 one = getattr(types, shape).model_validate(event)
-            found = one.response
-        assert found.status == "completed"
-        assert [item.type for item in found.output] == [kind]
+            resource = one.response
+        assert resource.status == "completed"
+        assert [item.type for item in resource.output] == [kind]
 
 
 def test_a_function_call_goes_round_in_the_schema_of_open_responses(
@@ -326,9 +326,9 @@ def test_a_function_call_goes_round_in_the_schema_of_open_responses(
         def respond(**body: Any) -> Any:
             reply = ask.post(tools=[WEATHER], **body)
             assert reply.status == 200, reply
-            found = types.ResponseResource.model_validate(reply.json)
-            assert found.status == "completed"
-            return found
+            resource = types.ResponseResource.model_validate(reply.json)
+            assert resource.status == "completed"
+            return resource
 
         first = respond(input="Weather?", tool_choice=choice)
         (call,) = first.output
@@ -338,10 +338,10 @@ def test_a_function_call_goes_round_in_the_schema_of_open_responses(
         texts = [one.output[0].content[0].text for one in (second, third)]
         assert texts == ["It rains.", "Take an umbrella."]
         # The same without the server's memory.
-        asked = {"type": "message", "role": "user", "content": "Weather?"}
-        made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
-        made["arguments"] = call.arguments
-        (last,) = respond(input=[asked, made, output]).output
+        question = {"type": "message", "role": "user", "content": "Weather?"}
+        function_call = {"type": "function_call", "call_id": call.call_id, "name": call.name}
+        function_call["arguments"] = call.arguments
+        (last,) = respond(input=[question, function_call, output]).output
         assert last.content[0].text == "It rains."
 
 
@@ -391,7 +391,7 @@ def test_approvals_questions_and_background_work_survive_a_kill(tmp_path: Path) 
 
 def test_a_failed_model_is_a_failed_response(tmp_path: Path) -> None:
     with serving(tmp_path, []) as ask:
-        found = ask("Hi")
-        assert found.status == "failed"
-        assert "500" in found.error.message
+        response = ask("Hi")
+        assert response.status == "failed"
+        assert "500" in response.error.message
         assert [event.type for event in ask("Hi", stream=True)][-1] == "response.failed"
