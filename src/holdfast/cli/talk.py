@@ -34,19 +34,11 @@ _WARM_UP_SECONDS = 0.2  # after which the prompt is drawn
 COMMANDS = (
     ("/pause", "", "pause after the current step; Ctrl-C or Esc pauses at once"),
     ("/continue", "", "continue, also after an error; an empty line continues after a pause"),
-    (
-        "/resume",
-        "[ID]",
-        "go on with another conversation, which you choose or name",
-    ),
+    ("/resume", "[ID]", "go on with another conversation, which you choose or name"),
     ("/approve", "", "run all calls that wait for you"),
     ("/attach", "[FILE]", "send a file, or the file at an address, with your next message"),
     ("/detach", "", "attach nothing after all"),
-    (
-        "/model",
-        "[NAME]",
-        "continue with another model from the next step on, or show it",
-    ),
+    ("/model", "[NAME]", "continue with another model from the next step on, or show it"),
     ("/plan", "", "show the agent's plan"),
     ("/ask", "QUESTION", "ask the model aside, also while it works; it does not see this again"),
     ("/undo", "", "take back your last message, and put back the files that calls changed since"),
