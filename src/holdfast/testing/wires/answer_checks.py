@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from holdfast.answer import AnswerDetails
-from holdfast.content import (
-    Usage,
-)
+from holdfast.content import Usage
 from holdfast.errors import LLMError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.testing.wires import mutations
@@ -186,7 +185,7 @@ def _changes(response: RecordedResponse) -> Iterator[_Change]:
     if not response.is_stream:
         for path in mutations.paths(response.body):
             for number in range(mutations.number_of_wrong(path)):
-                yield lambda path=path, number=number: _plain_change(response.body, path, number)
+                yield partial(_plain_change, response.body, path, number)
         return
     framing = Framing.of(response.body)
     first: dict[object, tuple[int, mutations.Path]] = {}
@@ -198,9 +197,7 @@ def _changes(response: RecordedResponse) -> Iterator[_Change]:
             last[key] = (position, path)
     for position, path in dict.fromkeys([*first.values(), *last.values()]):
         for number in range(mutations.number_of_wrong(path)):
-            yield lambda position=position, path=path, number=number: _event_change(
-                framing, position, path, number
-            )
+            yield partial(_event_change, framing, position, path, number)
 
 
 def _plain_change(body: Any, path: mutations.Path, number: int) -> tuple[bytes, str]:
