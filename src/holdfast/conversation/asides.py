@@ -29,13 +29,7 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.lent_model import ModelSpending
 from holdfast.conversation.loop import Loop
 from holdfast.conversation.run_context import RunContext
-from holdfast.errors import (
-    BadResponse,
-    Conflict,
-    ConversationClosed,
-    HoldfastError,
-    LimitExceeded,
-)
+from holdfast.errors import BadResponse, Conflict, ConversationClosed, HoldfastError, LimitExceeded
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
 from holdfast.object_struct import ObjectStruct

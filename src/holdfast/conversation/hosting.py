@@ -36,12 +36,7 @@ from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext, agent_in_force, inside
 from holdfast.conversation.status import ConversationStatus
 from holdfast.conversation.timers import fire_due
-from holdfast.errors import (
-    ConversationBusy,
-    ConversationClosed,
-    HoldfastError,
-    ToolCancelled,
-)
+from holdfast.errors import ConversationBusy, ConversationClosed, HoldfastError, ToolCancelled
 from holdfast.llm.completion import Delta
 from holdfast.object_struct import ObjectStruct
 from holdfast.store import Store

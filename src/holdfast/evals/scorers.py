@@ -13,13 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.agent.agent import Agent
-from holdfast.agent.goal import (
-    AllJudges,
-    CommandJudge,
-    GoalReview,
-    GoalVerdict,
-    RubricJudge,
-)
+from holdfast.agent.goal import AllJudges, CommandJudge, GoalReview, GoalVerdict, RubricJudge
 from holdfast.agent.output import Output
 from holdfast.conversation.state import ConversationState
 from holdfast.errors import ConfigurationError, OutputInvalid
