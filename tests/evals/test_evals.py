@@ -1,4 +1,5 @@
-"""Evals: what is run, scored, kept and compared, and what an eval that is used again leaves alone."""
+"""Tests of evals: their runs, scores, stored results and comparisons, and the work that an eval
+leaves alone when it is used again."""
 
 from __future__ import annotations
 
@@ -47,16 +48,16 @@ def bad(request: Any) -> Any:
 
 
 class Models:
-    """The models of a test's agents, which count their requests."""
+    """The models of a test's agents, which record their requests."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def candidate(
         self, name: str, script: Callable[[Any], Any], prompt: str = "", **more: Any
     ) -> Candidate:
         def answer(request: Any) -> Any:
-            self.asked.append(name)
+            self.requests.append(name)
             return script(request)
 
         def make() -> Agent:
@@ -113,15 +114,15 @@ def test_what_is_over_asks_no_model_again_and_what_changed_is_run(
 ) -> None:
     agents = [models.candidate("a", good)]
     Eval(Suite(CASES), agents, tmp_path).run()
-    assert len(models.asked) == 4
+    assert len(models.requests) == 4
     assert Eval(Suite(CASES), agents, tmp_path).run().agents[0].passed == 2
-    assert len(models.asked) == 4
-    changed = [CASES[0], Case("wall", "And the wall?", expected="green")]
-    Eval(Suite(changed), agents, tmp_path, repeat=2).run()
-    assert len(models.asked) == 4 + 2 + 4  # the changed case, and the second runs
-    asks = len(models.asked)
+    assert len(models.requests) == 4
+    cases = [CASES[0], Case("wall", "And the wall?", expected="green")]
+    Eval(Suite(cases), agents, tmp_path, repeat=2).run()
+    assert len(models.requests) == 4 + 2 + 4  # the changed case, and the second runs
+    asks = len(models.requests)
     Eval(Suite(CASES), [models.candidate("a", good, "Another prompt.")], tmp_path).run()
-    assert len(models.asked) == asks + 4
+    assert len(models.requests) == asks + 4
 
 
 @pytest.mark.slow
@@ -130,20 +131,20 @@ def test_changed_scorers_are_asked_again_and_the_model_is_not(
 ) -> None:
     agents = [models.candidate("a", good)]
     assert Eval(Suite(CASES), agents, tmp_path).run().agents[0].passed == 2
-    asked: list[str] = []
+    reviewed: list[str] = []
 
     def long(review: Any, context: Any) -> Any:
-        asked.append(review.case.id)
+        reviewed.append(review.case.id)
         return len(review.text) > 20
 
     report = Eval(Suite(CASES, {"long": long}), agents, tmp_path).run()
     assert report.agents[0].failed == 2
-    assert sorted(asked) == ["door", "wall"]
+    assert sorted(reviewed) == ["door", "wall"]
     Eval(Suite(CASES, {"long": long}), agents, tmp_path).run()
-    assert len(asked) == 2
+    assert len(reviewed) == 2
     shorter = {"long": lambda review, context: len(review.text) > 2}
     assert Eval(Suite(CASES, shorter), agents, tmp_path).run().agents[0].passed == 2
-    assert len(models.asked) == 4
+    assert len(models.requests) == 4
 
 
 @pytest.mark.slow
@@ -178,7 +179,7 @@ def test_a_scorer_that_raises_or_hangs_is_one_runs_error_and_is_asked_again(
     forever.set()
     report = Eval(suite, agents, tmp_path, score_seconds=0.5).run()
     assert report.agents[0].passed == 2
-    assert len(models.asked) == 4
+    assert len(models.requests) == 4
 
 
 @pytest.mark.slow
@@ -212,7 +213,7 @@ def test_a_run_at_its_own_limit_is_scored_and_stays_as_it_is(
     for expected in ("error", "failed", "failed"):
         report = Eval(Suite(CASES[:1], {"own": scorer}), agents, tmp_path).run()
         assert outcomes(report) == {"a door 1": expected}
-        assert models.asked == ["a"]
+        assert models.requests == ["a"]
         broken[0] = False
 
 
@@ -226,17 +227,17 @@ def test_a_call_that_waits_for_approval_is_an_error_in_words(
 
 @pytest.mark.slow
 def test_several_messages_are_sent_in_turn(models: Models, tmp_path: Path) -> None:
-    seen: list[int] = []
+    numbers: list[int] = []
 
     def counts(request: Any) -> Any:
-        seen.append(sum(one["role"] == "user" for one in request.messages))
-        return f"answer {seen[-1]}"
+        numbers.append(sum(one["role"] == "user" for one in request.messages))
+        return f"answer {numbers[-1]}"
 
     case = Case("talk", ("One.", "Two.", "Three."), expected="answer 3")
     report = Eval(
         Suite([case], {"exact": exact()}), [models.candidate("a", counts)], tmp_path
     ).run()
-    assert seen == [1, 2, 3]
+    assert numbers == [1, 2, 3]
     assert report.agents[0].passed == 1
 
 
@@ -320,11 +321,11 @@ def test_a_budget_bounds_all_runs_together_and_names_those_that_are_missing(
         agents = [Candidate("a", Agent(llm, system_prompt="a"))]
         each = llm.cost(Usage(20, 50))
         assert each is not None
-        spent = 3.5 * each
-        report = Eval(Suite(cases), agents, tmp_path, max_cost=spent).run()
+        budget = 3.5 * each
+        report = Eval(Suite(cases), agents, tmp_path, max_cost=budget).run()
         assert report.stopped == "the budget of the eval is spent"
         assert report.agents[0].cost is not None
-        assert report.agents[0].cost <= spent
+        assert report.agents[0].cost <= budget
         assert len(server.requests) == report.agents[0].runs == 3
         assert {one.case for one in report.not_run} == {
             one.case for one in report.runs if one.outcome != "passed"
@@ -350,26 +351,26 @@ def test_a_stop_pauses_runs_after_their_step_and_the_next_call_goes_on(
         return good(request)
 
     work = Eval(Suite(CASES), [models.candidate("a", slow)], tmp_path, parallel=1)
-    found: list[EvalReport] = []
-    thread = threading.Thread(target=lambda: found.append(work.run(stop)))
+    reports: list[EvalReport] = []
+    thread = threading.Thread(target=lambda: reports.append(work.run(stop)))
     thread.start()
     assert at_work.wait(20)
     stop.set()
-    time.sleep(0.5)  # the watch of the run looks every 0.2 s
+    time.sleep(0.5)  # the watch of the run polls every 0.2 s
     go_on.set()
     thread.join(20)
-    [report] = found
+    [report] = reports
     assert outcomes(report) == {"a door 1": "not_run", "a wall 1": "not_run"}
     assert report.stopped == "the eval was stopped"
-    assert models.asked == ["a"]
+    assert models.requests == ["a"]
     assert work.run().agents[0].passed == 2
-    assert len(models.asked) == 4  # the paused run did not ask its first question again
+    assert len(models.requests) == 4  # the paused run did not ask its first question again
     with SQLiteStore(tmp_path / "eval.db") as store:
         assert {one.status for one in store.list()} == {"finished"}
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "pattern"),
     [
         (lambda: Suite([]), "has no cases"),
         (
@@ -387,13 +388,13 @@ def test_a_stop_pauses_runs_after_their_step_and_the_next_call_goes_on(
         (lambda: Suite([Case("x", "Hi", "a", files={"a": {"file": "no"}})]), "No such file"),
     ],
 )
-def test_a_wrong_suite_is_told_in_words(make: Callable[[], Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_wrong_suite_is_told_in_words(make: Callable[[], Any], pattern: str) -> None:
+    with pytest.raises(ConfigurationError, match=pattern):
         make()
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "pattern"),
     [
         ({"repeat": 0}, "repeat takes a whole number"),
         ({"parallel": 0}, "parallel takes a whole number"),
@@ -403,9 +404,9 @@ def test_a_wrong_suite_is_told_in_words(make: Callable[[], Any], told: str) -> N
         ({"agents": [Candidate("a", lambda: 1 / 0)]}, "ZeroDivisionError"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_a_wrong_eval_is_told_in_words(more: Any, told: str, tmp_path: Path) -> None:
+def test_a_wrong_eval_is_told_in_words(more: Any, pattern: str, tmp_path: Path) -> None:
     agents = [Candidate("a", Agent(ScriptedLLM([]), system_prompt="a"))]
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=pattern):
         Eval(Suite(CASES), **{"agents": agents, "folder": tmp_path, **more})
 
 

@@ -1,4 +1,4 @@
-"""Intervals and tests of pass rates, against published values, and the report's page."""
+"""Tests of intervals and tests of pass rates, against published values, and of the report's page."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from holdfast.evals.statistics import bootstrap, sign_test, wilson
     ],
 )
 def test_wilsons_interval(passed: int, cases: int, low: float, high: float) -> None:
-    found = wilson(passed / cases, cases)
-    assert found == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+    interval = wilson(passed / cases, cases)
+    assert interval == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
 
 
 def test_the_sign_test_is_the_exact_binomial_one() -> None:
@@ -74,11 +74,11 @@ def test_two_runs_part_at_the_first_call_result_or_answer_that_differs() -> None
     base = [Step(4, "calls", "look {}"), Step(6, "result", "x" * 900 + "A"), Step(7, "answer", "a")]
     assert parting("c", base, base) is None
     other = [base[0], Step(6, "result", "x" * 900 + "B"), base[2]]
-    found = parting("c", base, other)
-    assert found is not None
-    assert (found.step, found.kind, found.base_seq) == (2, "result", 6)
-    assert found.base.endswith("A")
-    assert found.base.startswith("...")
+    point = parting("c", base, other)
+    assert point is not None
+    assert (point.step, point.kind, point.base_seq) == (2, "result", 6)
+    assert point.base.endswith("A")
+    assert point.base.startswith("...")
     shorter = parting("c", base, base[:2])
     assert shorter is not None
     assert (shorter.step, shorter.kind, shorter.other) == (3, "answer or end", "the run is over")
@@ -87,10 +87,10 @@ def test_two_runs_part_at_the_first_call_result_or_answer_that_differs() -> None
 class Elements(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
 
 def test_the_page_is_whole_has_no_script_and_escapes_what_models_say() -> None:
@@ -103,9 +103,9 @@ def test_the_page_is_whole_has_no_script_and_escapes_what_models_say() -> None:
     text = page(make_report(attack, [attack], {"a": attack, "b": "m"}, runs, steps))
     elements = Elements()
     elements.feed(text)
-    names = {tag for tag, _ in elements.found}
+    names = {tag for tag, _ in elements.tags}
     assert not names & {"script", "img", "link", "iframe"}
     assert {"svg", "rect", "table", "details", "title"} <= names
-    assert not [name for _, attrs in elements.found for name in attrs if name.startswith("on")]
+    assert not [name for _, attrs in elements.tags for name in attrs if name.startswith("on")]
     assert not re.search(r'(src|href)="?http', text)
     assert "default-src 'none'" in text

@@ -1,5 +1,5 @@
-"""A fleet whose connections to Postgres fail: a network that is cut, connections that are ended, a
-restart, and machines that disagree about the time."""
+"""Tests of a fleet whose connections to Postgres fail: a network that is cut, connections that are
+ended, a restart, and machines that disagree about the time."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def fleet(
     postgres_schema: str,
 ) -> Iterator[Fleet]:
     folder = str(tmp_path / "effects")
-    made = Fleet(Settings(postgres_server.dsn(), folder, request.param, postgres_schema))
-    yield made
-    made.close()
+    opened = Fleet(Settings(postgres_server.dsn(), folder, request.param, postgres_schema))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
 def network(postgres_server: PostgresServer) -> Iterator[Network]:
-    made = Network(postgres_server.port)
-    yield made
-    made.close()
+    proxy = Network(postgres_server.port)
+    yield proxy
+    proxy.close()
 
 
 def takeovers(fleet: Fleet) -> int:
@@ -55,8 +55,8 @@ def takeovers(fleet: Fleet) -> int:
 def test_a_worker_whose_network_is_cut_is_taken_over_and_begins_nothing_more(
     fleet: Fleet, network: Network
 ) -> None:
-    through = f"postgresql://postgres@127.0.0.1:{network.port}/postgres"
-    cut_off = WorkerProcess(msgspec.structs.replace(fleet.settings, place=through))
+    proxy_dsn = f"postgresql://postgres@127.0.0.1:{network.port}/postgres"
+    cut_off = WorkerProcess(msgspec.structs.replace(fleet.settings, place=proxy_dsn))
     fleet.workers.append(cut_off.ready())
     ids = [f"c{number}" for number in range(6)]
     for id in ids:
@@ -69,11 +69,11 @@ def test_a_worker_whose_network_is_cut_is_taken_over_and_begins_nothing_more(
     assert time.monotonic() - began < 20
     assert network.held_bytes > 0, "it tried to write its results"
     before = len(fleet.effects.lines("strikes")), [fleet.store.read(id) for id in ids]
-    network.heal()  # what it wrote meanwhile arrives, and is fenced
+    network.heal()  # writes from the time of the cut arrive, and are fenced
     post(fleet.store, "later", [STRIKE], "1")
     fleet.rest("later")
     until(lambda: len(Registry(fleet.backend.database).workers()) == 2)
-    time.sleep(2)  # time for what a worker that is back must not do
+    time.sleep(2)  # time for a worker that is back to do something forbidden
     assert not cut_off.dead
     assert len(fleet.effects.lines("strikes")) == before[0] + 1
     assert [fleet.store.read(id) for id in ids] == before[1]
@@ -83,8 +83,9 @@ def test_a_worker_whose_network_is_cut_is_taken_over_and_begins_nothing_more(
 def test_no_worker_is_ever_in_the_middle_of_a_pipeline(
     monkeypatch: pytest.MonkeyPatch, fleet: Fleet
 ) -> None:
-    """Postgres does not end the transaction of a process that was frozen before it sent the end of
-    a pipeline. Its locks would hold up every post to the same conversations."""
+    """Check the pipelines. Postgres does not end the transaction of a process that was frozen
+    before it sent the end of a pipeline. Its locks would hold up every post to the same
+    conversations."""
 
     def refused(*_: object) -> None:
         raise AssertionError("a pipeline")
@@ -108,8 +109,8 @@ def test_no_worker_is_ever_in_the_middle_of_a_pipeline(
 
 
 def test_a_worker_goes_on_when_its_network_is_back(fleet: Fleet, network: Network) -> None:
-    through = f"postgresql://postgres@127.0.0.1:{network.port}/postgres"
-    worker = WorkerProcess(msgspec.structs.replace(fleet.settings, place=through))
+    proxy_dsn = f"postgresql://postgres@127.0.0.1:{network.port}/postgres"
+    worker = WorkerProcess(msgspec.structs.replace(fleet.settings, place=proxy_dsn))
     fleet.workers.append(worker.ready())
     post(fleet.store, "a", [("strike", {"seconds": 0.2})] * 4, "1")
     until(lambda: fleet.effects.lines("strikes"))
@@ -128,16 +129,16 @@ def test_workers_whose_clocks_are_minutes_apart_keep_their_leases_and_ring_timer
         fleet.workers.append(WorkerProcess(fleet.settings, "tests.skewed_program", seconds))
     for worker in fleet.workers:
         worker.ready()
-    ids = [f"c{number}" for number in range(12)]  # more than one of them drives at once
-    for id in ids:  # runs that take longer than a lease lives without its owner
+    ids = [f"c{number}" for number in range(12)]  # more than one worker drives at once
+    for id in ids:  # runs that take longer than a lease without renewal
         post(fleet.store, id, [("strike", {"seconds": 4}), STRIKE, ("strike", {"seconds": 4})], "1")
     due = datetime.now(UTC) + timedelta(minutes=5)
     with Conversation(fleet.effects.agent(), fleet.store, "sleeper") as sleeper:
         sleeper.schedule("[]", at=due)
     until(lambda: len({line.split()[1] for line in fleet.effects.lines("strikes")}) == 2)
-    written = {one.timestamp for one in fleet.store.read("c0")}
+    times = {one.timestamp for one in fleet.store.read("c0")}
     now = datetime.now(UTC)
-    assert all(abs(one - now) > timedelta(minutes=9) for one in written), "its clock is right"
+    assert all(abs(one - now) > timedelta(minutes=9) for one in times), "its clock is right"
     fleet.rest(*ids)
     assert takeovers(fleet) == 0
     assert [one.conversation_id for one in fleet.store.due(due)] == ["sleeper"]
@@ -164,7 +165,7 @@ def test_workers_go_on_when_all_connections_end_again_and_again_and_after_a_fail
                 post(fleet.store, id, [("strike", {"seconds": 0.1}), MAIL] * 3, "1")
             fleet.start(2)
             for count in (10, 20, 30):
-                until(lambda wanted=count: len(fleet.effects.lines("strikes")) >= wanted)
+                until(lambda least=count: len(fleet.effects.lines("strikes")) >= least)
                 end_connections(fleet, server)
             server.restart("fast")
             fleet.rest(*ids, seconds=120)
@@ -181,25 +182,25 @@ class NoWorker:
     """A handler with room for one conversation, which does nothing with it."""
 
     def __init__(self) -> None:
-        self.taken: list[Wake] = []
+        self.received: list[Wake] = []
 
     def room(self) -> Room:
-        return Room(1 - len(self.taken))
+        return Room(1 - len(self.received))
 
     def take(self, wake: Wake) -> None:
-        self.taken.append(wake)
+        self.received.append(wake)
 
 
 def test_two_workers_that_free_the_claim_of_a_lost_one_do_not_fail(
     fleet: Fleet, postgres_server: PostgresServer
 ) -> None:
     backend = fleet.backend
-    lost = NoWorker()
-    first = backend.serve(lost, "lost", "default", None)
+    lost_worker = NoWorker()
+    first = backend.serve(lost_worker, "lost", "default", None)
     backend.wake("a")
-    until(lambda: lost.taken)
+    until(lambda: lost_worker.received)
     full = NoWorker()
-    full.taken.append(Wake("busy"))
+    full.received.append(Wake("busy"))
     others = [backend.serve(full, name, "default", None) for name in ("one", "two")]
     table = "fleet_wakes" if fleet.settings.backend == "table" else "procrastinate_jobs"
     with (

@@ -1,5 +1,5 @@
-"""Workers are killed, stopped and poisoned: no call that may not be repeated begins twice, and every
-conversation ends."""
+"""Tests of workers that are killed, stopped and poisoned: no call that may not be repeated begins
+twice, and every conversation ends."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class Fleet:
         return {one.status for one in self.store.list(ids)}
 
     def rest(self, *ids: str, seconds: float = 60.0) -> None:
-        wanted = sorted((id, "finished") for id in ids)
+        expected = sorted((id, "finished") for id in ids)
         until(
-            lambda: sorted((one.id, one.status) for one in self.store.list(ids)) == wanted,
+            lambda: sorted((one.id, one.status) for one in self.store.list(ids)) == expected,
             "all finished",
             seconds,
         )
 
     def check_effects(self, *ids: str) -> None:
-        """Assert that each call of `strike` began at most once, that one without a known result
-        is told as unknown, and that each mail was received."""
+        """Assert that each call of `strike` began at most once, that a call without a known result
+        is reported as unknown, and that each mail was received."""
         strikes, mails = self.effects.strikes(), self.effects.mails()
         assert set(strikes.values()) <= {1}
         for id in ids:
@@ -82,13 +82,13 @@ class Fleet:
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
     folder = str(tmp_path / "effects")
     if request.param == "sqlite":
-        made = Fleet(Settings(str(tmp_path / "store.db"), folder))
+        opened = Fleet(Settings(str(tmp_path / "store.db"), folder))
     else:
         dsn = request.getfixturevalue("postgres_server").dsn()
         schema = request.getfixturevalue("postgres_schema")
-        made = Fleet(Settings(dsn, folder, request.param, schema))
-    yield made
-    made.close()
+        opened = Fleet(Settings(dsn, folder, request.param, schema))
+    yield opened
+    opened.close()
 
 
 STRIKE, MAIL = ("strike", {}), ("mail", {})
@@ -169,7 +169,7 @@ def test_a_frozen_worker_is_taken_over_on_postgres_and_has_no_effect_when_it_wak
     if fleet.settings.place.startswith("postgresql:"):
         fleet.rest(*ids)
         worker.go_on()
-        time.sleep(2)  # time for what a worker that woke must not do
+        time.sleep(2)  # time for a worker that woke to do something forbidden
     else:  # its lock on the file shows that it lives
         time.sleep(3)
         assert "running" in fleet.statuses(*ids)
@@ -204,7 +204,7 @@ def test_a_conversation_that_kills_three_workers_ends_in_error_and_the_others_go
 
 
 def test_conversations_beside_a_deadly_one_are_not_ended_with_it(fleet: Fleet) -> None:
-    """They are in the same call each time that their worker dies."""
+    """Check conversations that are in the same call each time that their worker dies."""
     others = [f"c{number}" for number in range(5)]
     for id in others:
         post(fleet.store, id, [("nap", {"seconds": 0.5}), MAIL], "1")

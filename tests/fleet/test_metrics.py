@@ -1,4 +1,5 @@
-"""`FleetMetrics`: the gauges are those of `fleet_status`, and there is none while nothing is known."""
+"""Tests of `FleetMetrics`: the gauges are those of `fleet_status`, and no gauge exists while
+nothing is known."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from holdfast.fleet import metrics
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
     monkeypatch.setattr(metrics, "_FRESH_SECONDS", 0.0)
-    made = InMemoryMetricReader()
-    yield made
-    made.shutdown()
+    opened = InMemoryMetricReader()
+    yield opened
+    opened.shutdown()
 
 
 def gauges(reader: InMemoryMetricReader) -> dict[str, float]:
@@ -64,17 +65,17 @@ def test_the_gauges_show_workers_conversations_and_the_queue(
     with Worker(store, opened, backend, concurrency=1) as worker:
         until(lambda: effects.lines("holds"))
         worker.tend()
-        held = gauges(reader)
-        assert (held["workers"], held["leases"], held["running"]) == (1, 1, 1)
-        assert held["waiting"] == 1, "there is room for one at a time"
-        assert held["oldest_wake"] > 0
+        while_held = gauges(reader)
+        assert (while_held["workers"], while_held["leases"], while_held["running"]) == (1, 1, 1)
+        assert while_held["waiting"] == 1, "there is room for one at a time"
+        assert while_held["oldest_wake"] > 0
         (tmp_path / "effects" / "open").touch()
         until(lambda: {one.status for one in store.list(["a", "b"])} == {"finished"})
         until(lambda: not any(backend.stats()[:3]))
         worker.tend()
-        done = gauges(reader)
-        assert (done["leases"], done["running"], done["waiting"]) == (0, 0, 0)
-        assert done["rate"] == pytest.approx(0.2), "two runs in the last ten seconds"
+        at_end = gauges(reader)
+        assert (at_end["leases"], at_end["running"], at_end["waiting"]) == (0, 0, 0)
+        assert at_end["rate"] == pytest.approx(0.2), "two runs in the last ten seconds"
     assert gauges(reader)["workers"] == 0
     store.close()
     backend.close()

@@ -1,4 +1,5 @@
-"""A worker advances what has work to rest and parks it, whatever its bell does."""
+"""Tests of a worker, which drives conversations with work to rest and parks them, whatever its bell
+does."""
 
 from __future__ import annotations
 
@@ -57,9 +58,9 @@ class Fleet:
         return next((one.status for one in self.store.list([id])), "")
 
     def rest(self, *ids: str, status: str = "finished") -> None:
-        wanted = sorted((id, status) for id in ids)
+        expected = sorted((id, status) for id in ids)
         until(
-            lambda: sorted((one.id, one.status) for one in self.store.list(ids)) == wanted,
+            lambda: sorted((one.id, one.status) for one in self.store.list(ids)) == expected,
             f"{ids} {status}",
         )
         until(lambda: not any(worker.counts().held for worker in self.workers), "all parked")
@@ -86,16 +87,16 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
         kind = TableBackend if request.param == "postgres" else ProcrastinateBackend
         backend = kind(dsn, schema=schema)
         store = PostgresStore(dsn, schema=schema, bell=Bell(backend))
-        made = Fleet(store, backend, tmp_path / "effects")
+        opened = Fleet(store, backend, tmp_path / "effects")
     elif request.param == "memory":
         backend = TableBackend()
-        made = Fleet(MemoryStore(Bell(backend)), backend, tmp_path / "effects")
+        opened = Fleet(MemoryStore(Bell(backend)), backend, tmp_path / "effects")
     else:
         backend = TableBackend(tmp_path / "store.db")
         store = SQLiteStore(tmp_path / "store.db", bell=Bell(backend))
-        made = Fleet(store, backend, tmp_path / "effects")
-    yield made
-    made.close()
+        opened = Fleet(store, backend, tmp_path / "effects")
+    yield opened
+    opened.close()
 
 
 STRIKE, MAIL = ("strike", {}), ("mail", {})
@@ -364,7 +365,7 @@ def test_timers_that_are_due_at_once_wake_their_conversations_together(fleet: Fl
     assert fleet.backend.stats("night").waiting == 1
     for id in ("c\0", "d"):
         fleet.backend.cancel(id)
-    fleet.worker(tenant_limit=2)  # it serves no tenant whose name was not kept
+    fleet.worker(tenant_limit=2)  # it serves no tenant whose name was not stored
     fleet.rest(*ids)
 
 
@@ -392,15 +393,14 @@ def test_a_conversation_that_needs_a_newer_worker_is_left_to_one(fleet: Fleet) -
 
 
 class FaultyBell(FleetBackend):
-    """A backend that loses the wakes that `loses` names, and hands the others over twice, after a
-    delay."""
+    """A backend that loses the wakes in `loses`, and hands the others over twice, after a delay."""
 
     def __init__(self, inner: FleetBackend, loses: Callable[[int], bool], deaf: bool) -> None:
         self._inner = inner
         self._loses = loses
         self._deaf = deaf  # True if nothing is ever handed to a worker
         self._count = 0
-        self.lost = 0
+        self.lost_count = 0
 
     @property
     def database(self) -> Any:
@@ -409,7 +409,7 @@ class FaultyBell(FleetBackend):
     def wake(self, conversation: str, *values: Any, **options: Any) -> None:
         self._count += 1
         if self._loses(self._count):
-            self.lost += 1
+            self.lost_count += 1
             return
         self._inner.wake(conversation, *values, **options)
 
@@ -430,7 +430,7 @@ class FaultyBell(FleetBackend):
 
 
 class FaultyServing(Serving):
-    """Hands each wake over late, and twice."""
+    """A handler that gets each wake late, and twice."""
 
     def __init__(
         self, inner: FleetBackend, handler: Handler, values: tuple[Any, ...], deaf: bool
@@ -501,9 +501,9 @@ def test_every_turn_happens_once_with_a_bell_that_loses_repeats_and_delays(
     assert set(fleet.effects.strikes().values()) == {1}
     assert len(fleet.effects.mails()) == 60
     for id in ids:
-        begun = [one for one in fleet.store.read(id) if isinstance(one, ev.ToolCallStarted)]
-        assert len(begun) == len({one.call_id for one in begun}) == 4
-    assert bell.lost or deaf
+        starts = [one for one in fleet.store.read(id) if isinstance(one, ev.ToolCallStarted)]
+        assert len(starts) == len({one.call_id for one in starts}) == 4
+    assert bell.lost_count or deaf
 
 
 def test_a_worker_does_not_start_without_its_store(fleet: Fleet) -> None:

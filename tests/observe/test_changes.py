@@ -1,4 +1,4 @@
-"""The diffs of a run's results, put together to one diff of each file."""
+"""Tests of the diffs of a run's results, put together to one diff of each file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from holdfast.runtime.edit import unified_diff
 
 
 def collected(*texts: str, name: str = "a.py") -> tuple[ChangedFile, ...]:
-    """The changes that the diffs between these states of a file make."""
-    found = DiffCollector()
+    """Return the changes that the diffs between these states of a file make."""
+    collector = DiffCollector()
     for seq, (before, after) in enumerate(pairwise(texts), 1):
         if diff := unified_diff(before, after, name):
-            found.add(seq, diff)
-    return found.changes()
+            collector.add(seq, diff)
+    return collector.changes()
 
 
 def patched(before: str, change: ChangedFile) -> str:
-    """The file after the change, by the parser of `apply_patch`."""
+    """Return the file after the change, by the parser of `apply_patch`."""
     (file,) = parse(f"--- {change.path}\n+++ {change.path}\n{change.diff}\n")
     lines: list[Any] = [(line.removesuffix("\n"), "\n" in line) for line in _lines(before)]
     shift = 0
@@ -71,10 +71,10 @@ def test_a_file_that_the_run_created_is_added_whole() -> None:
 
 
 def test_a_change_by_something_else_shows_the_edits_one_after_the_other() -> None:
-    found = DiffCollector()
-    found.add(3, unified_diff("a\nb\n", "a\nc\n", "a.py"))
-    found.add(7, unified_diff("other\nx\n", "other\ny\n", "a.py"))
-    (change,) = found.changes()
+    collector = DiffCollector()
+    collector.add(3, unified_diff("a\nb\n", "a\nc\n", "a.py"))
+    collector.add(7, unified_diff("other\nx\n", "other\ny\n", "a.py"))
+    (change,) = collector.changes()
     assert not change.composed
     assert change.diff.startswith("# event 3\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n# event 7\n")
 
@@ -89,26 +89,26 @@ def test_a_change_by_something_else_shows_the_edits_one_after_the_other() -> Non
     ],
 )
 def test_a_diff_that_is_cut_is_shown_as_it_is(diff: str) -> None:
-    found = DiffCollector()
-    found.add(1, diff)
-    (change,) = found.changes()
+    collector = DiffCollector()
+    collector.add(1, diff)
+    (change,) = collector.changes()
     assert (change.path, change.composed) == ("a.py", False)
 
 
 @pytest.mark.parametrize("diff", ["", "no diff", "+++ a.py", "@@ -1 +1 @@\n-a\n+b\n", "--- a.py\n"])
 def test_what_is_no_diff_changes_nothing(diff: str) -> None:
-    found = DiffCollector()
-    found.add(1, diff)
-    assert found.changes() == () or not found.changes()[0].composed
+    collector = DiffCollector()
+    collector.add(1, diff)
+    assert collector.changes() == () or not collector.changes()[0].composed
 
 
 def test_a_patch_of_several_files_and_lines_like_headers() -> None:
-    found = DiffCollector()
+    collector = DiffCollector()
     one = unified_diff("-- a\nb\n", "++ a\nb\n", "one.sql")
     two = "".join(difflib_diff(["x\n"], ["y\n"], "a/two.py", "b/two.py"))
-    gone = "".join(difflib_diff(["x\n"], [], "a/gone.py", "/dev/null"))
-    found.add(1, one + two + gone)
-    assert [(change.path, change.added, change.removed) for change in found.changes()] == [
+    removal = "".join(difflib_diff(["x\n"], [], "a/gone.py", "/dev/null"))
+    collector.add(1, one + two + removal)
+    assert [(change.path, change.added, change.removed) for change in collector.changes()] == [
         ("gone.py", 0, 1),
         ("one.sql", 1, 1),
         ("two.py", 1, 1),
@@ -116,10 +116,10 @@ def test_a_patch_of_several_files_and_lines_like_headers() -> None:
 
 
 def test_what_is_kept_of_diffs_is_bounded() -> None:
-    found = DiffCollector(max_characters=1000)
+    collector = DiffCollector(max_characters=1000)
     for number in range(100):
-        found.add(number, unified_diff("", "x" * 100 + "\n", f"f{number:03}.py"))
-    changes = found.changes()
+        collector.add(number, unified_diff("", "x" * 100 + "\n", f"f{number:03}.py"))
+    changes = collector.changes()
     assert len(changes) == 100
     assert changes[0].composed
     assert changes[-1].diff == "(the diffs are left out, for their size)"

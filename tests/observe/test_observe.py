@@ -1,4 +1,4 @@
-"""Who observes: spans and metrics of OpenTelemetry, and a log of JSON lines."""
+"""Tests of observers: spans and metrics of OpenTelemetry, and a log of JSON lines."""
 
 from __future__ import annotations
 
@@ -57,33 +57,33 @@ from tests.waiting import until  # noqa: E402
 DEADLINE = 30.0
 
 
-class Seen(SpanProcessor):
-    """What was begun and what has ended, as an exporter gets it."""
+class SpanLog(SpanProcessor):
+    """An exporter's view: the spans that began, and those that ended."""
 
     def __init__(self) -> None:
-        self.begun: list[Span] = []
+        self.started: list[Span] = []
         self.ended: list[ReadableSpan] = []
         self.provider = TracerProvider()
         self.provider.add_span_processor(self)
 
     def on_start(self, span: Span, parent_context: Any = None) -> None:
-        self.begun.append(span)
+        self.started.append(span)
 
     def on_end(self, span: ReadableSpan) -> None:
         self.ended.append(span)
 
     @property
     def open(self) -> list[str]:
-        return [span.name for span in self.begun if span.is_recording()]
+        return [span.name for span in self.started if span.is_recording()]
 
     def of(self, name: str) -> list[ReadableSpan]:
-        """Those whose names begin so, in the order in which they ended."""
+        """Return the ended spans whose names begin with `name`, in the order in which they ended."""
         return [span for span in self.ended if span.name.startswith(name)]
 
     def one(self, name: str) -> ReadableSpan:
-        found = self.of(name)
-        assert len(found) == 1, [span.name for span in self.ended]
-        return found[0]
+        matching = self.of(name)
+        assert len(matching) == 1, [span.name for span in self.ended]
+        return matching[0]
 
     def telemetry(self, **options: Any) -> Telemetry:
         return Telemetry(self.provider, **options)
@@ -107,9 +107,9 @@ def agent(*answers: Any, tools: Sequence[Any] = (weather,), **more: Any) -> Agen
     return Agent(ScriptedLLM(list(answers)), list(tools), **more)
 
 
-def run(agent: Agent, observer: Any, said: str = "go", **options: Any) -> Conversation:
+def run(agent: Agent, observer: Any, message: str = "go", **options: Any) -> Conversation:
     with Conversation(agent, observer=observer, **options) as conversation:
-        conversation.send_message(said)
+        conversation.send_message(message)
         conversation.run()
     return conversation
 
@@ -118,16 +118,16 @@ def run(agent: Agent, observer: Any, said: str = "go", **options: Any) -> Conver
 
 
 def test_a_run_is_a_span_with_its_model_and_tool_calls_below_it() -> None:
-    seen = Seen()
-    conversation = run(agent([("weather", {"city": "Bern"})], "Sunny."), seen.telemetry())
-    invoked, called = seen.one("invoke_agent"), seen.one("execute_tool")
-    assert [span.name for span in seen.ended] == [
+    spans = SpanLog()
+    conversation = run(agent([("weather", {"city": "Bern"})], "Sunny."), spans.telemetry())
+    invoked, called = spans.one("invoke_agent"), spans.one("execute_tool")
+    assert [span.name for span in spans.ended] == [
         "chat scripted",
         "execute_tool weather",
         "chat scripted",
         "invoke_agent",
     ]
-    assert all(below(span, invoked) for span in seen.ended[:-1])
+    assert all(below(span, invoked) for span in spans.ended[:-1])
     assert invoked.parent is None
     assert invoked.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert invoked.attributes["gen_ai.conversation.id"] == conversation.id
@@ -136,11 +136,11 @@ def test_a_run_is_a_span_with_its_model_and_tool_calls_below_it() -> None:
         2,
     )
     assert invoked.attributes["gen_ai.usage.input_tokens"] == sum(
-        span.attributes["gen_ai.usage.input_tokens"] for span in seen.of("chat")
+        span.attributes["gen_ai.usage.input_tokens"] for span in spans.of("chat")
     )
     assert called.attributes["gen_ai.tool.name"] == "weather"
     assert called.attributes["gen_ai.tool.call.id"] == "4.0"
-    assert [span.kind for span in seen.ended] == [
+    assert [span.kind for span in spans.ended] == [
         SpanKind.CLIENT,
         SpanKind.INTERNAL,
         SpanKind.CLIENT,
@@ -150,20 +150,20 @@ def test_a_run_is_a_span_with_its_model_and_tool_calls_below_it() -> None:
     assert invoked.instrumentation_scope.schema_url == names.SCHEMA
     assert not any(
         name in span.attributes
-        for span in seen.ended
+        for span in spans.ended
         for name in (names.INPUT_MESSAGES, names.TOOL_ARGUMENTS, names.SYSTEM_INSTRUCTIONS)
     )
 
 
 def test_names_are_those_of_the_conventions() -> None:
     semconv = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
-    known = {value for value in vars(semconv).values() if isinstance(value, str)}
+    conventional = {value for value in vars(semconv).values() if isinstance(value, str)}
     ours = {
         value
         for name, value in vars(names).items()
         if name.isupper() and isinstance(value, str) and value.startswith("gen_ai.")
     }
-    assert ours - known == {
+    assert ours - conventional == {
         *(names.TOKEN_USAGE, names.DURATION),  # metrics
         # of the repository that continues the conventions
         *(names.INPUT_AUDIO_TOKENS, names.INPUT_IMAGE_TOKENS),
@@ -194,10 +194,10 @@ DETAILED = Completion(
 
 
 def test_every_count_of_usage_is_an_attribute() -> None:
-    seen = Seen()
-    run(agent(DETAILED), seen.telemetry())
+    spans = SpanLog()
+    run(agent(DETAILED), spans.telemetry())
     for name in ("chat", "invoke_agent"):
-        attributes = seen.one(name).attributes
+        attributes = spans.one(name).attributes
         counts = {key: value for key, value in attributes.items() if ".usage." in key}
         assert counts == {
             "gen_ai.usage.input_tokens": 100,
@@ -214,9 +214,9 @@ def test_every_count_of_usage_is_an_attribute() -> None:
 
 
 def test_a_model_calls_span_has_prices_sources_and_the_providers_own_calls() -> None:
-    seen = Seen()
-    run(agent(DETAILED), seen.telemetry())
-    attributes = seen.one("chat").attributes
+    spans = SpanLog()
+    run(agent(DETAILED), spans.telemetry())
+    attributes = spans.one("chat").attributes
     assert attributes["gen_ai.response.finish_reasons"] == ("stop",)
     assert attributes["holdfast.server_tools"] == ("web_search", "code", "pending")
     assert attributes["holdfast.citations"] == 1
@@ -228,10 +228,10 @@ def test_a_model_calls_span_has_prices_sources_and_the_providers_own_calls() -> 
 
 
 def test_a_refusal_is_the_finish_reason() -> None:
-    seen = Seen()
+    spans = SpanLog()
     refused = Completion(stop_reason="refusal", details=AnswerDetails(refusal="I will not."))
-    run(agent(refused), seen.telemetry(content=True))
-    attributes = seen.one("chat").attributes
+    run(agent(refused), spans.telemetry(content=True))
+    attributes = spans.one("chat").attributes
     assert attributes["gen_ai.response.finish_reasons"] == ("refusal",)
     (message,) = json.loads(attributes[names.OUTPUT_MESSAGES])
     assert message == {
@@ -242,17 +242,17 @@ def test_a_refusal_is_the_finish_reason() -> None:
 
 
 def test_content_has_the_parts_of_the_conventions() -> None:
-    seen = Seen()
-    said = [
+    spans = SpanLog()
+    content = [
         FileContent(b"%PDF", "application/pdf", name="a.pdf"),
         FileContent(url="https://example.org/b.png"),
         AudioContent(b"wav"),
         TextContent("What is it?"),
     ]
-    with Conversation(agent(DETAILED), observer=seen.telemetry(content=True)) as conversation:
-        conversation.send_message(said)
+    with Conversation(agent(DETAILED), observer=spans.telemetry(content=True)) as conversation:
+        conversation.send_message(content)
         conversation.run()
-    attributes = seen.one("chat").attributes
+    attributes = spans.one("chat").attributes
     assert json.loads(attributes[names.INPUT_MESSAGES])[0]["parts"] == [
         {"type": "blob", "modality": "document", "name": "a.pdf", "mime_type": "application/pdf"},
         {
@@ -291,9 +291,11 @@ def test_content_has_the_parts_of_the_conventions() -> None:
 
 
 def test_content_is_told_only_where_it_was_asked_for() -> None:
-    seen = Seen()
-    run(agent([("weather", {"city": "Bern"})], "Sunny."), seen.telemetry(content=True), "And Bern?")
-    first, second = seen.of("chat")
+    spans = SpanLog()
+    run(
+        agent([("weather", {"city": "Bern"})], "Sunny."), spans.telemetry(content=True), "And Bern?"
+    )
+    first, second = spans.of("chat")
     assert json.loads(first.attributes[names.INPUT_MESSAGES]) == [
         {"role": "user", "parts": [{"type": "text", "content": "And Bern?"}]}
     ]
@@ -302,14 +304,16 @@ def test_content_is_told_only_where_it_was_asked_for() -> None:
         json.loads(second.attributes[names.INPUT_MESSAGES])[0]["parts"][0]["response"]
         == "Bern: sunny"
     )
-    assert json.loads(seen.one("execute_tool").attributes[names.TOOL_ARGUMENTS]) == {"city": "Bern"}
-    assert seen.one("execute_tool").attributes[names.TOOL_RESULT] == "Bern: sunny"
+    assert json.loads(spans.one("execute_tool").attributes[names.TOOL_ARGUMENTS]) == {
+        "city": "Bern"
+    }
+    assert spans.one("execute_tool").attributes[names.TOOL_RESULT] == "Bern: sunny"
 
 
 def test_a_run_stands_below_the_span_in_which_it_was_asked_for() -> None:
-    seen = Seen()
-    tracer = seen.provider.get_tracer("mine")
-    with Conversation(agent("one", "two"), observer=seen.telemetry()) as conversation:
+    spans = SpanLog()
+    tracer = spans.provider.get_tracer("mine")
+    with Conversation(agent("one", "two"), observer=spans.telemetry()) as conversation:
         with tracer.start_as_current_span("request"):
             conversation.send_message("go")
             conversation.run()
@@ -317,42 +321,42 @@ def test_a_run_stands_below_the_span_in_which_it_was_asked_for() -> None:
         with tracer.start_as_current_span("another"):
             conversation.send_message("go on")
         conversation.wait(DEADLINE)
-    first, second = seen.of("invoke_agent")
-    assert below(first, seen.one("request"))
-    assert below(second, seen.one("another"))
+    first, second = spans.of("invoke_agent")
+    assert below(first, spans.one("request"))
+    assert below(second, spans.one("another"))
 
 
 def test_a_tools_span_is_current_in_its_thread_and_that_of_its_timeout() -> None:
-    seen = Seen()
+    spans = SpanLog()
 
     def look() -> str:
         """Looks."""
-        with seen.provider.get_tracer("mine").start_as_current_span("inner"):
+        with spans.provider.get_tracer("mine").start_as_current_span("inner"):
             return f"{trace.get_current_span().get_span_context().is_valid}"
 
     tools = [Tool.from_function(look), Tool.from_function(look, name="look_timed", timeout=20.0)]
-    run(agent([("look", {}), ("look_timed", {})], "done", tools=tools), seen.telemetry())
-    assert {span.parent.span_id for span in seen.of("inner")} == {
-        span.context.span_id for span in seen.of("execute_tool")
+    run(agent([("look", {}), ("look_timed", {})], "done", tools=tools), spans.telemetry())
+    assert {span.parent.span_id for span in spans.of("inner")} == {
+        span.context.span_id for span in spans.of("execute_tool")
     }
 
 
 def test_an_error_of_a_tool_and_of_the_model_has_its_type() -> None:
-    seen = Seen()
+    spans = SpanLog()
 
     def fails() -> str:
         """Fails."""
         raise TimeoutError("too slow")
 
     error = RateLimited("slow down", status=429)
-    run(agent([("fails", {})], error, tools=[Tool.from_function(fails)]), seen.telemetry())
-    called, invoked = seen.one("execute_tool"), seen.one("invoke_agent")
+    run(agent([("fails", {})], error, tools=[Tool.from_function(fails)]), spans.telemetry())
+    called, invoked = spans.one("execute_tool"), spans.one("invoke_agent")
     assert (called.attributes["error.type"], called.status.status_code) == (
         "timeout",
         StatusCode.ERROR,
     )
-    assert called.status.description is None  # what an error says is content
-    failed = seen.of("chat")[-1]
+    assert called.status.description is None  # the text of an error is content
+    failed = spans.of("chat")[-1]
     assert (failed.attributes["error.type"], failed.attributes["http.response.status_code"]) == (
         "RateLimited",
         429,
@@ -364,7 +368,7 @@ def test_an_error_of_a_tool_and_of_the_model_has_its_type() -> None:
 
 
 def test_retries_are_events_of_their_span() -> None:
-    seen, tries = Seen(), iter(range(9))
+    spans, tries = SpanLog(), iter(range(9))
 
     def flaky() -> str:
         """Fails once."""
@@ -374,41 +378,41 @@ def test_retries_are_events_of_their_span() -> None:
 
     answers = iter([(503, {}, "busy"), text("done")])
     tools = [Tool.from_function(flaky, retry=RetryPolicy(2, "none"))]
-    run(agent([("flaky", {})], "done", tools=tools), seen.telemetry())
-    called = seen.one("execute_tool")
+    run(agent([("flaky", {})], "done", tools=tools), spans.telemetry())
+    called = spans.one("execute_tool")
     assert [(event.name, event.attributes["holdfast.tool.attempt"]) for event in called.events] == [
         ("holdfast.retry", 2)
     ]
     assert "error.type" not in called.attributes
 
     with ModelServer(lambda request: next(answers)) as server:
-        run(Agent(LLM("m", base_url=server.url, max_retries=2)), seen.telemetry())
-    asked = seen.of("chat m")
-    assert len(asked) == 1
-    assert [event.attributes["error.type"] for event in asked[0].events] == ["ServerError"]
-    assert asked[0].attributes["server.address"] == "127.0.0.1"
+        run(Agent(LLM("m", base_url=server.url, max_retries=2)), spans.telemetry())
+    model_spans = spans.of("chat m")
+    assert len(model_spans) == 1
+    assert [event.attributes["error.type"] for event in model_spans[0].events] == ["ServerError"]
+    assert model_spans[0].attributes["server.address"] == "127.0.0.1"
 
 
 def test_decisions_are_told_and_a_run_that_went_on_links_to_the_one_that_waited() -> None:
-    seen = Seen()
+    spans = SpanLog()
     with Conversation(
         agent(
             [("weather", {"city": "Bern"}), ("weather", {"city": "Uri"})], "done", confirm="always"
         ),
-        observer=seen.telemetry(),
+        observer=spans.telemetry(),
     ) as conversation:
         conversation.send_message("go")
         conversation.run()
         first, second = conversation.state.pending_confirmations
-        assert seen.open == []
+        assert spans.open == []
         conversation.approve(first.call.id, by="ann")
         conversation.reject(second.call.id, by="ann")
         conversation.run()
-    waited, went_on = seen.of("invoke_agent")
-    assert waited.attributes["holdfast.status"] == "waiting_for_confirmation"
-    assert [event.attributes["holdfast.decision"] for event in waited.events] == ["ask", "ask"]
-    assert [link.context.span_id for link in went_on.links] == [waited.context.span_id]
-    called = seen.one("execute_tool")
+    waiting, continued = spans.of("invoke_agent")
+    assert waiting.attributes["holdfast.status"] == "waiting_for_confirmation"
+    assert [event.attributes["holdfast.decision"] for event in waiting.events] == ["ask", "ask"]
+    assert [link.context.span_id for link in continued.links] == [waiting.context.span_id]
+    called = spans.one("execute_tool")
     assert (called.attributes["holdfast.decision"], called.attributes["holdfast.decision.by"]) == (
         "approve",
         "ann",
@@ -416,7 +420,7 @@ def test_decisions_are_told_and_a_run_that_went_on_links_to_the_one_that_waited(
 
 
 def test_a_question_of_a_call_is_an_event_of_its_span() -> None:
-    seen = Seen()
+    spans = SpanLog()
 
     def asks(context: ToolContext) -> str:
         """Asks."""
@@ -424,26 +428,26 @@ def test_a_question_of_a_call_is_an_event_of_its_span() -> None:
 
     run(
         agent([("asks", {})], "done", tools=[Tool.from_function(asks)]),
-        seen.telemetry(),
+        spans.telemetry(),
         on_question=lambda question: True,
     )
-    assert [event.name for event in seen.one("execute_tool").events] == [
+    assert [event.name for event in spans.one("execute_tool").events] == [
         "holdfast.question",
         "holdfast.answer",
     ]
 
 
 def test_a_condensation_is_a_span() -> None:
-    seen = Seen()
+    spans = SpanLog()
     with Conversation(
-        agent(*["word " * 50] * 8, condenser=WindowCondenser(2)), observer=seen.telemetry()
+        agent(*["word " * 50] * 8, condenser=WindowCondenser(2)), observer=spans.telemetry()
     ) as conversation:
         for number in range(6):
             conversation.send_message(f"go {number}")
             conversation.run()
         conversation.condense()
-    assert seen.one("holdfast.condense").attributes["holdfast.condense.hidden"] > 0
-    assert seen.open == []
+    assert spans.one("holdfast.condense").attributes["holdfast.condense.hidden"] > 0
+    assert spans.open == []
 
 
 def test_a_condensation_with_a_price_and_no_tokens_costs_a_run() -> None:
@@ -453,18 +457,18 @@ def test_a_condensation_with_a_price_and_no_tokens_costs_a_run() -> None:
         def shorten(self, work: Any) -> Condensed:
             return Condensed((work.pieces[0].seq,), "s", cost=0.25, model="per call")
 
-    seen = Seen()
-    with Conversation(agent("a", "b", condenser=PerCall()), observer=seen.telemetry()) as one:
+    spans = SpanLog()
+    with Conversation(agent("a", "b", condenser=PerCall()), observer=spans.telemetry()) as one:
         for number in range(2):
             one.send_message(f"go {number}")
             one.run()
         assert one.state.cost > 0
-    costs = [span.attributes.get("holdfast.cost", 0.0) for span in seen.of("invoke_agent")]
+    costs = [span.attributes.get("holdfast.cost", 0.0) for span in spans.of("invoke_agent")]
     assert sum(costs) == one.state.cost
 
 
 def test_a_spawned_conversation_stands_below_the_call_that_spawned_it() -> None:
-    seen = Seen()
+    spans = SpanLog()
     child = agent([("weather", {"city": "Bern"})], "child done")
 
     def ask_child(context: ToolContext) -> str:
@@ -473,41 +477,41 @@ def test_a_spawned_conversation_stands_below_the_call_that_spawned_it() -> None:
 
     run(
         agent([("ask_child", {})], "done", tools=[Tool.from_function(ask_child)]),
-        seen.telemetry(),
+        spans.telemetry(),
         id="root",
     )
-    inner, outer = seen.of("invoke_agent")
+    inner, outer = spans.of("invoke_agent")
     assert (
         inner.attributes["gen_ai.conversation.id"],
         outer.attributes["gen_ai.conversation.id"],
     ) == ("root.4.0", "root")
-    assert below(inner, seen.one("execute_tool ask_child"))
-    assert below(seen.one("execute_tool weather"), inner)
-    assert {span.context.trace_id for span in seen.ended} == {outer.context.trace_id}
+    assert below(inner, spans.one("execute_tool ask_child"))
+    assert below(spans.one("execute_tool weather"), inner)
+    assert {span.context.trace_id for span in spans.ended} == {outer.context.trace_id}
 
 
 def test_a_delegate_stands_below_the_call_that_gave_it_work() -> None:
-    seen = Seen()
+    spans = SpanLog()
     helper = Agent(ScriptedLLM(["found"]))
     run(
         Agent(
             ScriptedLLM([[("delegate", {"agent": "helper", "task": "find it"})], "done"]),
             delegates={"helper": helper},
         ),
-        seen.telemetry(),
+        spans.telemetry(),
     )
-    assert below(seen.of("invoke_agent")[0], seen.one("execute_tool delegate"))
-    assert seen.open == []
+    assert below(spans.of("invoke_agent")[0], spans.one("execute_tool delegate"))
+    assert spans.open == []
 
 
 def test_twenty_conversations_at_once_have_their_own_parents() -> None:
-    seen = Seen()
-    telemetry = seen.telemetry()
+    spans = SpanLog()
+    telemetry = spans.telemetry()
     go = threading.Barrier(20)
 
     def step(number: int) -> str:
         """One step."""
-        with seen.provider.get_tracer("mine").start_as_current_span(f"inner {number}"):
+        with spans.provider.get_tracer("mine").start_as_current_span(f"inner {number}"):
             return str(number)
 
     def work(number: int) -> None:
@@ -526,11 +530,11 @@ def test_twenty_conversations_at_once_have_their_own_parents() -> None:
         thread.start()
     for thread in threads:
         thread.join(DEADLINE)
-    known = {span.context.span_id: span for span in seen.ended}
-    assert seen.open == []
-    assert len(known) == 20 * (1 + 4 + 9 + 9)
-    for span in seen.ended:
-        above = known.get(span.parent.span_id) if span.parent is not None else None
+    by_id = {span.context.span_id: span for span in spans.ended}
+    assert spans.open == []
+    assert len(by_id) == 20 * (1 + 4 + 9 + 9)
+    for span in spans.ended:
+        above = by_id.get(span.parent.span_id) if span.parent is not None else None
         if span.name == "invoke_agent":
             assert above is None
         elif span.name.startswith("inner"):
@@ -549,7 +553,7 @@ def test_twenty_conversations_at_once_have_their_own_parents() -> None:
 
 
 def test_what_is_interrupted_ends_with_its_result() -> None:
-    seen, began = Seen(), threading.Event()
+    spans, began = SpanLog(), threading.Event()
 
     def waits(context: ToolContext) -> str:
         """Waits."""
@@ -559,24 +563,25 @@ def test_what_is_interrupted_ends_with_its_result() -> None:
         return "late"
 
     with Conversation(
-        agent([("waits", {})], "done", tools=[Tool.from_function(waits)]), observer=seen.telemetry()
+        agent([("waits", {})], "done", tools=[Tool.from_function(waits)]),
+        observer=spans.telemetry(),
     ) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
         assert began.wait(DEADLINE)
-        assert seen.open == [
+        assert spans.open == [
             "invoke_agent",
             "execute_tool waits",
         ]  # it began when its start was journaled
         conversation.interrupt()
         conversation.wait(DEADLINE)
-        until(lambda: seen.open == [])
-    assert seen.one("execute_tool").attributes["error.type"] == "cancelled"
-    assert seen.one("invoke_agent").attributes["holdfast.status"] == "paused"
+        until(lambda: spans.open == [])
+    assert spans.one("execute_tool").attributes["error.type"] == "cancelled"
+    assert spans.one("invoke_agent").attributes["holdfast.status"] == "paused"
 
 
 def test_close_leaves_no_span_open_and_says_what_it_cut_off() -> None:
-    seen, began, go = Seen(), threading.Event(), threading.Event()
+    spans, began, go = SpanLog(), threading.Event(), threading.Event()
 
     def stubborn() -> str:
         """Ignores its cancellation."""
@@ -586,15 +591,15 @@ def test_close_leaves_no_span_open_and_says_what_it_cut_off() -> None:
 
     conversation = Conversation(
         agent([("stubborn", {})], "done", tools=[Tool.from_function(stubborn)]),
-        observer=seen.telemetry(),
+        observer=spans.telemetry(),
     )
     conversation.start_thread()
     conversation.send_message("go")
     assert began.wait(DEADLINE)
     conversation.close(0.2)
-    assert seen.open == []
-    assert seen.one("execute_tool").attributes["holdfast.cut_off"] is True
-    assert seen.one("invoke_agent").attributes["holdfast.status"] == "closed"
+    assert spans.open == []
+    assert spans.one("execute_tool").attributes["holdfast.cut_off"] is True
+    assert spans.one("invoke_agent").attributes["holdfast.status"] == "closed"
     go.set()
 
 
@@ -623,7 +628,7 @@ def test_a_run_that_a_kill_left_goes_on_in_a_span_that_says_so(tmp_path: Path) -
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
         process.send_signal(signal.SIGKILL)
-    seen = Seen()
+    spans = SpanLog()
     from holdfast import ToolAnnotations
 
     hangs = Tool.from_function(
@@ -635,11 +640,11 @@ def test_a_run_that_a_kill_left_goes_on_in_a_span_that_says_so(tmp_path: Path) -
     with (
         SQLiteStore(tmp_path / "store.db") as store,
         Conversation(
-            agent("done", tools=[hangs]), store, "killed", observer=seen.telemetry()
+            agent("done", tools=[hangs]), store, "killed", observer=spans.telemetry()
         ) as conversation,
     ):
         assert conversation.run().status == "finished"
-    invoked, called = seen.one("invoke_agent"), seen.one("execute_tool")
+    invoked, called = spans.one("invoke_agent"), spans.one("execute_tool")
     assert invoked.attributes["holdfast.resumed"] is True
     assert (called.attributes["holdfast.tool.attempt"], called.attributes["gen_ai.tool.name"]) == (
         2,
@@ -650,15 +655,15 @@ def test_a_run_that_a_kill_left_goes_on_in_a_span_that_says_so(tmp_path: Path) -
 
 def test_what_was_imported_was_not_done_here() -> None:
     state = run(agent([("weather", {"city": "Bern"})], "done"), None).state
-    seen = Seen()
-    with Conversation.from_state(state, agent("again"), observer=seen.telemetry()) as conversation:
-        assert seen.begun == []
+    spans = SpanLog()
+    with Conversation.from_state(state, agent("again"), observer=spans.telemetry()) as conversation:
+        assert spans.started == []
         conversation.send_message("go on")
         conversation.run()
         with conversation.fork(agent=agent("forked")) as forked:
             forked.send_message("go on")
             forked.run()
-    assert [span.name for span in seen.ended] == ["chat scripted", "invoke_agent"] * 2
+    assert [span.name for span in spans.ended] == ["chat scripted", "invoke_agent"] * 2
 
 
 def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -677,19 +682,19 @@ def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -
 
 
 def test_an_exporter_may_use_the_conversation() -> None:
-    kept: list[Conversation] = []
+    conversations: list[Conversation] = []
 
     class Uses(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             if span.name.startswith("execute_tool"):
-                kept[0].send_message("and one more thing")
+                conversations[0].send_message("and one more thing")
 
     provider = TracerProvider()
     provider.add_span_processor(Uses())
     with Conversation(
         agent([("weather", {"city": "Bern"})], "done", "done"), observer=Telemetry(provider)
     ) as conversation:
-        kept.append(conversation)
+        conversations.append(conversation)
         conversation.send_message("go")
         assert [event.text for event in conversation.run().events if event.type == "message"] == [
             "go",
@@ -697,7 +702,7 @@ def test_an_exporter_may_use_the_conversation() -> None:
         ]
 
 
-# --- nothing where nobody asked ---
+# --- no cost without an observer ---
 
 
 def test_nothing_of_opentelemetry_is_imported_where_nobody_asked() -> None:
@@ -723,10 +728,10 @@ def test_the_api_alone_does_nothing_and_its_absence_is_said() -> None:
         "import sys; sys.modules['opentelemetry'] = None; from holdfast.observe import"
         " Telemetry\ntry: Telemetry()\nexcept ValueError as e: print(e)"
     )
-    found = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert "pip install 'holdfast[otel]'" in found
+    assert "pip install 'holdfast[otel]'" in output
 
 
 @pytest.mark.parametrize("given", [object(), "log", [object()]])
@@ -754,7 +759,7 @@ def test_metrics_count_tokens_time_and_errors() -> None:
         Telemetry(TracerProvider(), provider),
     )
     data = reader.get_metrics_data()
-    found = {
+    points = {
         metric.name: metric.data.data_points
         for metric in data.resource_metrics[0].scope_metrics[0].metrics
     }
@@ -764,27 +769,27 @@ def test_metrics_count_tokens_time_and_errors() -> None:
             point.attributes.get("gen_ai.tool.name"),
             point.attributes.get("error.type"),
         ): point.count
-        for point in found[names.DURATION]
+        for point in points[names.DURATION]
     }
     assert counts == {
         ("chat", None, None): 2,
         ("execute_tool", "weather", None): 1,
         ("execute_tool", "fails", "internal"): 1,
     }
-    assert {point.attributes["gen_ai.token.type"] for point in found[names.TOKEN_USAGE]} == {
+    assert {point.attributes["gen_ai.token.type"] for point in points[names.TOKEN_USAGE]} == {
         "input",
         "output",
     }
-    assert list(found[names.DURATION][0].explicit_bounds)[:2] == [0.01, 0.02]
-    assert names.TOKEN_PARTS not in found  # a scripted model has totals alone
+    assert list(points[names.DURATION][0].explicit_bounds)[:2] == [0.01, 0.02]
+    assert names.TOKEN_PARTS not in points  # a scripted model has totals alone
     run(agent(DETAILED), Telemetry(TracerProvider(), provider))
     data = reader.get_metrics_data()
-    found = {
+    points = {
         metric.name: metric.data.data_points
         for metric in data.resource_metrics[0].scope_metrics[0].metrics
     }
     assert {
-        point.attributes["holdfast.token.kind"]: point.value for point in found[names.TOKEN_PARTS]
+        point.attributes["holdfast.token.kind"]: point.value for point in points[names.TOKEN_PARTS]
     } == {
         "cache_read": 10,
         "cache_creation": 20,
@@ -796,27 +801,27 @@ def test_metrics_count_tokens_time_and_errors() -> None:
         "image_output": 9,
     }
     assert {
-        point.attributes["gen_ai.tool.name"]: point.value for point in found[names.SERVER_CALLS]
+        point.attributes["gen_ai.tool.name"]: point.value for point in points[names.SERVER_CALLS]
     } == {"web_search": 1, "code": 1, "pending": 1}
-    assert [point.value for point in found[names.CLIENT_COST]] == [0.25]
+    assert [point.value for point in points[names.CLIENT_COST]] == [0.25]
     provider.shutdown()
 
 
-# --- others are told which trace they belong to ---
+# --- the trace in requests to others ---
 
 
 def test_an_mcp_server_is_told_the_trace(tmp_path: Path) -> None:
-    """By what its own requests carry: a server that writes down what it reads."""
-    told = tmp_path / "told.jsonl"
+    """Check the trace in the server's requests, which it writes to a file."""
+    log = tmp_path / "told.jsonl"
     server = tmp_path / "server.py"
     server.write_text(STDIO)
-    seen = Seen()
+    spans = SpanLog()
     with MCPClient(
-        {"mcpServers": {"told": {"command": sys.executable, "args": [str(server), str(told)]}}}
+        {"mcpServers": {"told": {"command": sys.executable, "args": [str(server), str(log)]}}}
     ) as client:
-        run(Agent(ScriptedLLM([[("told.look", {})], "done"]), client.tools()), seen.telemetry())
-    meta = json.loads(told.read_text().splitlines()[-1])["params"]["_meta"]
-    called = seen.one("execute_tool").context
+        run(Agent(ScriptedLLM([[("told.look", {})], "done"]), client.tools()), spans.telemetry())
+    meta = json.loads(log.read_text().splitlines()[-1])["params"]["_meta"]
+    called = spans.one("execute_tool").context
     assert meta["traceparent"].startswith(f"00-{called.trace_id:032x}-{called.span_id:016x}-")
 
 
@@ -847,21 +852,21 @@ class _Tells(http.server.BaseHTTPRequestHandler):
     noted: list[tuple[str, str | None]] = []
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        method = asked.get("method")
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        method = request.get("method")
         self.noted.append((method, self.headers.get("traceparent")))
-        if "id" not in asked:
+        if "id" not in request:
             self._answer(202, b"")
             return
-        found: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request["id"]}
         if method == "initialize":
-            found["result"] = {
+            reply["result"] = {
                 "protocolVersion": "2025-11-25",
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "told", "version": "1"},
             }
         elif method == "tools/list":
-            found["result"] = {
+            reply["result"] = {
                 "tools": [
                     {
                         "name": "look",
@@ -871,10 +876,10 @@ class _Tells(http.server.BaseHTTPRequestHandler):
                 ]
             }
         elif method == "tools/call":
-            found["result"] = {"content": [{"type": "text", "text": "seen"}]}
+            reply["result"] = {"content": [{"type": "text", "text": "seen"}]}
         else:
-            found["error"] = {"code": -32601, "message": "no"}
-        self._answer(200, json.dumps(found).encode())
+            reply["error"] = {"code": -32601, "message": "no"}
+        self._answer(200, json.dumps(reply).encode())
 
     def do_GET(self) -> None:
         self._answer(405, b"")
@@ -897,17 +902,19 @@ def test_an_mcp_server_over_http_is_told_the_trace_in_a_header() -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Tells)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    seen = Seen()
+    spans = SpanLog()
     try:
         with MCPClient(
             {"mcpServers": {"told": {"url": f"http://127.0.0.1:{server.server_address[1]}/mcp"}}}
         ) as client:
-            run(Agent(ScriptedLLM([[("told.look", {})], "done"]), client.tools()), seen.telemetry())
+            run(
+                Agent(ScriptedLLM([[("told.look", {})], "done"]), client.tools()), spans.telemetry()
+            )
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    called = seen.one("execute_tool").context
+    called = spans.one("execute_tool").context
     assert (dict(_Tells.noted)["tools/call"] or "").startswith(
         f"00-{called.trace_id:032x}-{called.span_id:016x}-"
     )
@@ -920,7 +927,7 @@ def model() -> Iterator[ModelServer]:
 
 
 def test_an_agent_servers_spans_stand_below_the_clients(tmp_path: Path, model: ModelServer) -> None:
-    here, there = Seen(), Seen()
+    here, there = SpanLog(), SpanLog()
     with (
         LocalServer(tmp_path, observer=there.telemetry()) as server,
         RemoteWorkspace(server.url, server.key, observer=here.telemetry()) as workspace,
@@ -933,13 +940,13 @@ def test_an_agent_servers_spans_stand_below_the_clients(tmp_path: Path, model: M
             conversation.run()
         until(lambda: there.of("invoke_agent"))
     request, invoked = here.one("request"), there.one("invoke_agent")
-    asked = [
+    client_spans = [
         span for span in there.of("POST") if span.context.trace_id == request.context.trace_id
     ]  # others open and close
-    assert asked
+    assert client_spans
     assert all(
         span.kind is SpanKind.SERVER and span.parent.span_id == request.context.span_id
-        for span in asked
+        for span in client_spans
     )
     above = next(span for span in there.ended if span.context.span_id == invoked.parent.span_id)
     assert (above.kind, above.attributes["http.response.status_code"] // 100) == (
@@ -957,8 +964,8 @@ def test_conversations_in_workers_are_told_by_their_events(
 ) -> None:
     from tests.agent_servers import Serving
 
-    seen = Seen()
-    with Serving(tmp_path, isolation="process", observer=seen.telemetry()) as server:
+    spans = SpanLog()
+    with Serving(tmp_path, isolation="process", observer=spans.telemetry()) as server:
         with (
             RemoteWorkspace(server.server.url, server.key) as workspace,
             RemoteConversation(
@@ -967,11 +974,11 @@ def test_conversations_in_workers_are_told_by_their_events(
         ):
             conversation.send_message("go")
             assert conversation.run().answer == "done"
-        until(lambda: seen.of("invoke_agent"))
-    invoked, asked = seen.one("invoke_agent"), seen.one("chat m")
-    assert below(asked, invoked)
-    assert asked.end_time > asked.start_time
-    assert seen.open == []
+        until(lambda: spans.of("invoke_agent"))
+    invoked, model_span = spans.one("invoke_agent"), spans.one("chat m")
+    assert below(model_span, invoked)
+    assert model_span.end_time > model_span.start_time
+    assert spans.open == []
 
 
 # --- the log ---
@@ -985,20 +992,20 @@ def test_the_log_has_a_line_for_each_event_and_each_span(tmp_path: Path) -> None
     path = tmp_path / "log"
     with JsonLog(path) as log:
         conversation = run(agent([("weather", {"city": "Bern"})], "Sunny."), log)
-    found = lines(path)
-    events = [line for line in found if line["kind"] == "event"]
+    all_lines = lines(path)
+    events = [line for line in all_lines if line["kind"] == "event"]
     assert [(line["seq"], line["type"]) for line in events] == [
         (event.seq, event.type) for event in conversation.get_history()
     ]
-    spans = [line for line in found if line["kind"] == "span"]
-    assert [line["name"] for line in spans] == [
+    span_lines = [line for line in all_lines if line["kind"] == "span"]
+    assert [line["name"] for line in span_lines] == [
         "chat scripted",
         "execute_tool weather",
         "chat scripted",
         "invoke_agent",
     ]
-    assert {line["parent"] for line in spans[:-1]} == {spans[-1]["span"]}
-    assert all(line["conversation"] == conversation.id for line in found)
+    assert {line["parent"] for line in span_lines[:-1]} == {span_lines[-1]["span"]}
+    assert all(line["conversation"] == conversation.id for line in all_lines)
     assert os.stat(path).st_mode & 0o777 == 0o600
 
 
@@ -1016,12 +1023,12 @@ def test_the_log_blots_secrets_and_cuts_what_is_long(tmp_path: Path) -> None:
             log,
             f"my-own-secret sk-{'b' * 30}",
         )
-    written = path.read_text()
+    content = path.read_text()
     for secret in ("my-own-secret", "hunter22", "ghp_", "abcdefghijklmnop1234", "sk-bbb"):
-        assert secret not in written, secret
-    assert "***" in written
-    assert " characters)" in written
-    assert max(len(line) for line in written.splitlines()) < 4000
+        assert secret not in content, secret
+    assert "***" in content
+    assert " characters)" in content
+    assert max(len(line) for line in content.splitlines()) < 4000
 
 
 def test_a_log_without_content_says_nothing_that_was_said(tmp_path: Path) -> None:
@@ -1061,5 +1068,5 @@ def test_a_log_that_cannot_be_written_costs_lines_and_not_the_conversation(
 def test_nothing_is_left_of_what_observed(tmp_path: Path) -> None:
     before = Owned()
     with JsonLog(tmp_path / "log") as log:
-        run(agent("done"), [log, Seen().telemetry()])
+        run(agent("done"), [log, SpanLog().telemetry()])
     before.wait_until_released()

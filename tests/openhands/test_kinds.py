@@ -1,4 +1,4 @@
-"""Every kind of action and observation of OpenHands comes back as it was.
+"""Tests that every kind of action and observation of OpenHands comes back unchanged.
 
 `data/openhands_kinds.json` lists them: the fields of each kind with their types, as the packages
 named in it define them.
@@ -65,7 +65,7 @@ def versions(group: str) -> list[Any]:
 
 
 def filled(fields: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Every field set; none but null where it may be; all empty; each missing in turn."""
+    """Yield the fields all set; none but null where it may be; all empty; each missing in turn."""
     full = {name: SET[of.removesuffix("?")] for name, of in fields.items()}
     yield full
     yield {name: None if of.endswith("?") else EMPTY[of] for name, of in fields.items()}
@@ -76,15 +76,15 @@ def filled(fields: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def actions_of(version: int, kind: str, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
-    for found in filled(fields):
+    for values in filled(fields):
         if version == 1:
-            yield {**found, "kind": kind}
+            yield {**values, "kind": kind}
         else:
-            yield {"action": kind, "args": found}
+            yield {"action": kind, "args": values}
             yield {
                 "action": kind,
                 "args": {
-                    **found,
+                    **values,
                     "thought": "I think.",
                     "hidden": True,
                     "security_risk": 1,
@@ -111,8 +111,8 @@ def test_every_kind_of_action_comes_back_as_it_was(
         # Through a journal, where calls alone are kept, it is still an action of that kind.
         plain = ToolCall(call.id, call.name, call.arguments)
         if kind not in ("MCPToolAction", "edit"):
-            told = to_action(plain, version)
-            assert told.get("kind", told.get("action")) == kind
+            back = to_action(plain, version)
+            assert back.get("kind", back.get("action")) == kind
         edited = msgspec.structs.replace(call, arguments={**call.arguments, "edited": 1})
         assert "edited" in json.dumps(to_action(edited, version))
         if version == 1:
@@ -138,19 +138,19 @@ def test_every_kind_of_action_comes_back_as_it_was(
 def test_every_kind_of_observation_comes_back_as_it_was(
     version: Literal[0, 1], kind: str, fields: dict[str, str]
 ) -> None:
-    for found in filled(fields):
+    for values in filled(fields):
         shapes = (
-            [{**found, "kind": kind}, {**found, "kind": kind, "error": "it broke"}]
+            [{**values, "kind": kind}, {**values, "kind": kind, "error": "it broke"}]
             if version == 1
             else [
-                {"observation": kind, "content": "text", "extras": found},
+                {"observation": kind, "content": "text", "extras": values},
                 {
                     "observation": kind,
                     "content": "",
-                    "extras": {**found, "metadata": {"exit_code": 3, "pid": -1}},
+                    "extras": {**values, "metadata": {"exit_code": 3, "pid": -1}},
                     "success": False,
                 },
-                {"observation": kind, "content": "text", "extras": {**found, "error": True}},
+                {"observation": kind, "content": "text", "extras": {**values, "error": True}},
             ]
         )
         for observation in shapes:
@@ -213,7 +213,7 @@ def test_tools_of_mcp_servers_keep_their_names_in_version_0() -> None:
 
 
 def test_what_a_model_of_version_0_calls_becomes_an_action_there() -> None:
-    made = {
+    expected = {
         "execute_bash": ({"command": "ls"}, {"action": "run", "args": {"command": "ls"}}),
         "str_replace_editor": (
             {"command": "view", "path": "a"},
@@ -234,7 +234,7 @@ def test_what_a_model_of_version_0_calls_becomes_an_action_there() -> None:
         ),
         "request_condensation": ({}, {"action": "condensation_request", "args": {}}),
     }
-    for name, (arguments, action) in made.items():
+    for name, (arguments, action) in expected.items():
         assert to_action(ToolCall("", name, arguments), 0) == action
 
 
@@ -254,7 +254,7 @@ def test_kinds_of_actions_survive_a_conversation_on_disk(tmp_path: Path) -> None
     for number, kind in enumerate(kinds):
         # Fields with defaults, which the model has not written.
         inner = {"data": {"a": 1}} if kind == "MCPToolAction" else {"a": 1, "b": None, "c": False}
-        whose = {"tool_name": f"tool_{number}", "tool_call_id": f"c{number}"}
+        call_of = {"tool_name": f"tool_{number}", "tool_call_id": f"c{number}"}
         events.append(
             {
                 "kind": "ActionEvent",
@@ -262,7 +262,7 @@ def test_kinds_of_actions_survive_a_conversation_on_disk(tmp_path: Path) -> None
                 "thought": [],
                 "thinking_blocks": [],
                 "action": {**inner, "kind": kind},
-                **whose,
+                **call_of,
                 "tool_call": {
                     "id": f"c{number}",
                     "name": f"tool_{number}",
@@ -286,7 +286,7 @@ def test_kinds_of_actions_survive_a_conversation_on_disk(tmp_path: Path) -> None
             {
                 "kind": "ObservationEvent",
                 "source": "environment",
-                **whose,
+                **call_of,
                 "observation": observation,
                 "action_id": "?",
             }
@@ -302,22 +302,22 @@ def test_kinds_of_actions_survive_a_conversation_on_disk(tmp_path: Path) -> None
             "timestamp": f"2026-02-05T11:00:{index:02d}",
         }
         (folder / "events" / f"event-{index:05d}-{event['id']}.json").write_text(json.dumps(event))
-    found = read_conversation(folder)
-    assert found.notes == ()
+    loaded = read_conversation(folder)
+    assert loaded.notes == ()
     assert all(
         type(call) is ToolCall
-        for event in found.state.events
+        for event in loaded.state.events
         if event.type == "assistant"
         for call in event.calls
     )
-    assert write_conversation(found.state, tmp_path / "again") == ()
+    assert write_conversation(loaded.state, tmp_path / "again") == ()
     again = [
         json.loads(path.read_text()) for path in sorted((tmp_path / "again" / "events").iterdir())
     ]
-    for event, written in zip(events, again, strict=True):
-        assert written["kind"] == event["kind"]
+    for event, copy in zip(events, again, strict=True):
+        assert copy["kind"] == event["kind"]
         for key in ("action", "observation"):
-            assert written.get(key) == event.get(key)
+            assert copy.get(key) == event.get(key)
 
 
 def test_the_list_of_kinds_is_that_of_the_packages() -> None:

@@ -1,5 +1,5 @@
-"""Coming from OpenHands: actions and observations both ways, its conversations on disk loaded, gone
-on with and written again."""
+"""Tests of data from OpenHands: actions and observations both ways, and its conversations on disk,
+which are loaded, continued and written again."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_action_is_a_call_of_its_tool_and_back(
 
 
 def test_the_call_of_an_event_is_what_the_model_asked_for() -> None:
-    asked = '{"command": "ls", "security_risk": "LOW"}'
+    arguments = '{"command": "ls", "security_risk": "LOW"}'
     event = {
         "kind": "ActionEvent",
         "id": "a",
@@ -100,14 +100,14 @@ def test_the_call_of_an_event_is_what_the_model_asked_for() -> None:
         "tool_call": {
             "id": "call_1",
             "name": "terminal",
-            "arguments": asked,
+            "arguments": arguments,
             "origin": "completion",
         },
     }
     call = to_tool_call(event)
     assert call.provider_id == "call_1"
     assert call.arguments == {"command": "ls", "security_risk": "LOW"}
-    assert call.raw_arguments == asked
+    assert call.raw_arguments == arguments
     broken = to_tool_call({**event, "tool_call": {"arguments": '{"command": '}, "action": None})
     assert broken.arguments == {}
     assert broken.invalid
@@ -158,7 +158,7 @@ def test_actions_of_version_0_both_ways() -> None:
             }
         ]
     }
-    told = {
+    action = {
         **run,
         "tool_call_metadata": {
             "function_name": "execute_bash",
@@ -166,7 +166,7 @@ def test_actions_of_version_0_both_ways() -> None:
             "model_response": answer,
         },
     }
-    assert to_tool_call(told) == ToolCall("", "execute_bash", {"command": "make"}, "c9")
+    assert to_tool_call(action) == ToolCall("", "execute_bash", {"command": "make"}, "c9")
     mcp = to_tool_call({"action": "mcp", "args": {"name": "fetch", "arguments": {"url": "u"}}})
     assert (mcp.name, mcp.arguments) == ("fetch", {"url": "u"})
 
@@ -229,7 +229,7 @@ def test_a_picture_is_a_picture() -> None:
 
 
 def test_an_object_of_the_sdk_is_taken_like_its_json() -> None:
-    class TerminalAction:  # as a pydantic model of the SDK looks from here
+    class TerminalAction:  # the form of a pydantic model of the SDK, seen from here
         def model_dump(self, mode: str) -> dict[str, Any]:
             assert mode == "json"
             return {"command": "ls"}
@@ -251,10 +251,10 @@ def test_what_is_no_action_and_no_observation_is_refused(found: dict[str, Any]) 
 
 
 def stamped(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    events_with_times: list[dict[str, Any]] = []
     for index, event in enumerate(events):
         id = event.get("id") or f"00000000-0000-4000-8000-{index:012d}"
-        found.append(
+        events_with_times.append(
             {
                 "id": id,
                 "timestamp": f"2026-02-05T11:{index // 60:02d}:{index % 60:02d}.250000",
@@ -262,7 +262,7 @@ def stamped(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 **event,
             }
         )
-    return found
+    return events_with_times
 
 
 def action(
@@ -311,7 +311,7 @@ def observed(tool: str, call_id: str, text: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def said(text: str, source: str = "user", **more: Any) -> dict[str, Any]:
+def message_event(text: str, source: str = "user", **more: Any) -> dict[str, Any]:
     role = "user" if source == "user" else "assistant"
     message = {"role": role, "content": [{"type": "text", "text": text}], "thinking_blocks": []}
     return {
@@ -333,7 +333,7 @@ SYSTEM = {
 
 RUN = [
     SYSTEM,
-    said("Count the files."),
+    message_event("Count the files."),
     {
         "kind": "ConversationStateUpdateEvent",
         "source": "environment",
@@ -402,7 +402,9 @@ BASE = {
 }
 
 
-def kept(folder: Path, events: list[dict[str, Any]], base: dict[str, Any] | None = BASE) -> Path:
+def written_conversation(
+    folder: Path, events: list[dict[str, Any]], base: dict[str, Any] | None = BASE
+) -> Path:
     (folder / "events").mkdir(parents=True)
     if base is not None:
         (folder / "base_state.json").write_text(json.dumps(base))
@@ -411,8 +413,8 @@ def kept(folder: Path, events: list[dict[str, Any]], base: dict[str, Any] | None
     return folder
 
 
-def shown(state: ConversationState) -> list[str]:
-    """What a model would be shown next, in short."""
+def next_messages(state: ConversationState) -> list[str]:
+    """Return the next messages to the model, in short."""
     agent = Agent(ScriptedLLM(["ok"]))
     with Conversation.from_state(state, agent) as conversation:
         conversation.send_message("Go on.")
@@ -430,16 +432,16 @@ def shown(state: ConversationState) -> list[str]:
 
 
 def test_a_conversation_is_read_whole(tmp_path: Path) -> None:
-    found = read_conversation(kept(tmp_path / "one", RUN))
-    state = found.state
-    assert (state.id, state.status, found.model, found.tools, found.workdir) == (
+    loaded = read_conversation(written_conversation(tmp_path / "one", RUN))
+    state = loaded.state
+    assert (state.id, state.status, loaded.model, loaded.tools, loaded.workdir) == (
         BASE["id"],
         ConversationStatus.FINISHED,
         "gpt-5",
         ("terminal",),
         "/work",
     )
-    assert found.notes == ("1 event of the kind HookExecutionEvent is kept verbatim",)
+    assert loaded.notes == ("1 event of the kind HookExecutionEvent is kept verbatim",)
     assert [event.seq for event in state.events] == list(range(1, len(state.events) + 1))
     first, both, finish = [
         event for event in state.events if isinstance(event, ev.AssistantReplied)
@@ -467,7 +469,7 @@ def test_a_conversation_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_it_goes_on_with_a_model_that_is_shown_what_was_said(tmp_path: Path) -> None:
-    assert shown(read_conversation(kept(tmp_path / "one", RUN)).state) == [
+    assert next_messages(read_conversation(written_conversation(tmp_path / "one", RUN)).state) == [
         "user: Count the files.",
         "assistant: I count. ['terminal']",
         "terminal: 3",
@@ -484,16 +486,18 @@ def test_a_call_without_a_result_is_told_as_unknown_and_nothing_is_set_going(
     tmp_path: Path,
 ) -> None:
     state = read_conversation(
-        kept(tmp_path / "one", RUN[:4], {**BASE, "execution_status": "running"})
+        written_conversation(tmp_path / "one", RUN[:4], {**BASE, "execution_status": "running"})
     ).state
     assert state.status is ConversationStatus.PAUSED
     assert state.pending_calls == ()
-    assert "its outcome is unknown" in shown(state)[2]
+    assert "its outcome is unknown" in next_messages(state)[2]
 
 
 def test_a_call_that_waited_for_confirmation_waits(tmp_path: Path) -> None:
     state = read_conversation(
-        kept(tmp_path / "one", RUN[:4], {**BASE, "execution_status": "waiting_for_confirmation"})
+        written_conversation(
+            tmp_path / "one", RUN[:4], {**BASE, "execution_status": "waiting_for_confirmation"}
+        )
     ).state
     assert state.status is ConversationStatus.WAITING_FOR_CONFIRMATION
     (pending,) = state.pending_confirmations
@@ -508,7 +512,7 @@ def test_a_rejected_call_says_who_and_why(tmp_path: Path) -> None:
         "rejection_reason": "not now",
         "action_id": "a",
     }
-    state = read_conversation(kept(tmp_path / "one", [*RUN[:4], reject])).state
+    state = read_conversation(written_conversation(tmp_path / "one", [*RUN[:4], reject])).state
     (decision,) = [event for event in state.events if isinstance(event, ev.DecisionMade)]
     assert (decision.decision, decision.by, decision.reason) == ("reject", "user", "not now")
 
@@ -530,15 +534,15 @@ def test_a_condensation_hides_what_it_forgot_and_its_summary_stands_there(tmp_pa
         "summary": "Counted.",
         "forgotten_event_ids": [f"{condensed['id']}-summary", *ids[5:9]],
     }
-    found = read_conversation(kept(tmp_path / "one", [*RUN, condensed]))
-    assert shown(found.state)[:3] == [
+    loaded = read_conversation(written_conversation(tmp_path / "one", [*RUN, condensed]))
+    assert next_messages(loaded.state)[:3] == [
         "user: Count the files.",
         "holdfast: 3 were counted.",
         "assistant:  ['terminal', 'terminal']",
     ]
-    assert any("forgets only a part of 1 answers" in note for note in found.notes)
-    twice = read_conversation(kept(tmp_path / "two", [*RUN, condensed, again]))
-    assert shown(twice.state)[:3] == [
+    assert any("forgets only a part of 1 answers" in note for note in loaded.notes)
+    twice = read_conversation(written_conversation(tmp_path / "two", [*RUN, condensed, again]))
+    assert next_messages(twice.state)[:3] == [
         "user: Count the files.",
         "holdfast: Counted.",
         "assistant:  ['finish']",
@@ -546,13 +550,13 @@ def test_a_condensation_hides_what_it_forgot_and_its_summary_stands_there(tmp_pa
 
 
 def test_damaged_and_missing_files_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
-    folder = kept(tmp_path / "one", RUN, None)
+    folder = written_conversation(tmp_path / "one", RUN, None)
     files = sorted((folder / "events").iterdir())
     files[4].write_text("{")
     files[9].unlink()
     (folder / "events" / "notes.txt").write_text("?")
-    found = read_conversation(folder)
-    text = "\n".join(found.notes)
+    loaded = read_conversation(folder)
+    text = "\n".join(loaded.notes)
     for part in (
         "base_state.json is missing",
         f"{files[4].name} is not JSON",
@@ -560,13 +564,13 @@ def test_damaged_and_missing_files_are_named_and_the_rest_is_read(tmp_path: Path
         "notes.txt is not an event's file",
     ):
         assert part in text
-    assert [event for event in found.state.events if isinstance(event, ev.AssistantReplied)]
+    assert [event for event in loaded.state.events if isinstance(event, ev.AssistantReplied)]
 
 
 def test_what_is_no_conversation_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="There is no folder"):
         read_conversation(tmp_path / "none")
-    kept(tmp_path / "many" / "5d1e", RUN)
+    written_conversation(tmp_path / "many" / "5d1e", RUN)
     with pytest.raises(ConfigurationError, match="There are conversations in it: 5d1e"):
         read_conversation(tmp_path / "many")
     (tmp_path / "bad").mkdir()
@@ -579,7 +583,7 @@ def test_what_is_no_conversation_is_told(tmp_path: Path) -> None:
 
 
 def test_what_was_read_is_written_again_with_nothing_lost(tmp_path: Path) -> None:
-    state = read_conversation(kept(tmp_path / "one", RUN)).state
+    state = read_conversation(written_conversation(tmp_path / "one", RUN)).state
     assert write_conversation(state, tmp_path / "two") == ()
     before = [
         json.loads(path.read_bytes()) for path in sorted((tmp_path / "one" / "events").iterdir())
@@ -622,7 +626,7 @@ def test_what_was_read_is_written_again_with_nothing_lost(tmp_path: Path) -> Non
             )
         }
     again = read_conversation(tmp_path / "two").state
-    assert shown(again) == shown(state)
+    assert next_messages(again) == next_messages(state)
     assert (again.status, again.usage, again.cost) == (state.status, state.usage, state.cost)
 
 
@@ -644,12 +648,12 @@ def test_a_conversation_of_ours_is_written_and_read_back(tmp_path: Path) -> None
         conversation.send_message([TextContent("Look at this:"), ImageContent(b"\x89PNG")])
         state = conversation.run()
     write_conversation(state, tmp_path / "out" / "ours", workdir="/work")
-    found = read_conversation(tmp_path / "out" / "ours")
-    assert found.state.status is ConversationStatus.FINISHED
-    assert found.workdir == "/work"
-    first = next(event for event in found.state.events if isinstance(event, ev.MessageAdded))
+    loaded = read_conversation(tmp_path / "out" / "ours")
+    assert loaded.state.status is ConversationStatus.FINISHED
+    assert loaded.workdir == "/work"
+    first = next(event for event in loaded.state.events if isinstance(event, ev.MessageAdded))
     assert first.content == (TextContent("Look at this:"), ImageContent(b"\x89PNG"))
-    assert shown(found.state) == shown(state)
+    assert next_messages(loaded.state) == next_messages(state)
     with pytest.raises(ConfigurationError, match="exists"):
         write_conversation(state, tmp_path / "out" / "ours")
 
@@ -696,11 +700,11 @@ def holdfast(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_import_and_export_at_the_shell(tmp_path: Path) -> None:
-    kept(tmp_path / "5d1e", RUN)
-    done = holdfast("import", "--from", "openhands", "5d1e", "--store", "agent.db", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "events imported" in done.stdout
-    assert "HookExecutionEvent" in done.stderr
+    written_conversation(tmp_path / "5d1e", RUN)
+    process = holdfast("import", "--from", "openhands", "5d1e", "--store", "agent.db", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "events imported" in process.stdout
+    assert "HookExecutionEvent" in process.stderr
     again = holdfast("import", "--from", "openhands", "5d1e", "--store", "agent.db", cwd=tmp_path)
     assert "already in the store" in again.stdout
     shows = holdfast("show", "agent.db", "5d1e", cwd=tmp_path)
@@ -720,21 +724,21 @@ def test_import_and_export_at_the_shell(tmp_path: Path) -> None:
         (("export", "agent.db", "5d1e", "--to", "openhands", "-o", "back"), "exists"),
     ]
     for arguments, message in wrong:
-        done = holdfast(*arguments, cwd=tmp_path)
-        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-        assert "Traceback" not in done.stderr
+        process = holdfast(*arguments, cwd=tmp_path)
+        assert (process.returncode, message in process.stderr) == (2, True), process.stderr
+        assert "Traceback" not in process.stderr
     assert not (tmp_path / "x.db").exists()
 
 
 @pytest.mark.slow
 def test_a_thousand_events_are_read_as_they_are(tmp_path: Path) -> None:
-    events: list[dict[str, Any]] = [SYSTEM, said("Count.")]
+    events: list[dict[str, Any]] = [SYSTEM, message_event("Count.")]
     for index in range(499):
         events += [
             action("terminal", f"c{index}", f"r{index}", {"command": f"echo {index}"}),
             observed("terminal", f"c{index}", str(index)),
         ]
-    folder = kept(tmp_path / "long", events)
+    folder = written_conversation(tmp_path / "long", events)
     began = time.perf_counter()
     state = read_conversation(folder).state
     print(f"{1000 * (time.perf_counter() - began):.0f} ms")
@@ -744,7 +748,7 @@ def test_a_thousand_events_are_read_as_they_are(tmp_path: Path) -> None:
     ] == [str(index) for index in range(499)]
 
 
-# --- what nobody would write ---
+# --- invalid files ---
 
 
 def test_two_calls_of_one_id_are_both_answered_and_nothing_is_set_going(tmp_path: Path) -> None:
@@ -757,7 +761,9 @@ def test_two_calls_of_one_id_are_both_answered_and_nothing_is_set_going(tmp_path
         "one": [*twice, observed("terminal", "c1", "1")],
         "no id": [action("terminal", "", "r1", {})],
     }.items():
-        state = read_conversation(kept(tmp_path / name, [SYSTEM, said("Go."), *events])).state
+        state = read_conversation(
+            written_conversation(tmp_path / name, [SYSTEM, message_event("Go."), *events])
+        ).state
         assert state.pending_calls == (), name
         calls = sum(
             len(event.calls) for event in state.events if isinstance(event, ev.AssistantReplied)
@@ -767,7 +773,9 @@ def test_two_calls_of_one_id_are_both_answered_and_nothing_is_set_going(tmp_path
             == calls
             == (1 if name == "no id" else 2)
         )
-    path = kept(tmp_path / "ids", [SYSTEM, said("Go."), *({**one, "id": "same"} for one in twice)])
+    path = written_conversation(
+        tmp_path / "ids", [SYSTEM, message_event("Go."), *({**one, "id": "same"} for one in twice)]
+    )
     assert [
         len(event.calls)
         for event in read_conversation(path).state.events
@@ -840,13 +848,13 @@ def test_a_base_state_of_any_kind_is_read(tmp_path: Path, stats: Any) -> None:
         "execution_status": {},
         "id": "../../x\x1b[31m",
     }
-    found = read_conversation(kept(tmp_path / "one", RUN, base))
-    assert found.state.id == "one"
-    assert ConversationState.from_json(found.state.to_json()) == found.state
+    loaded = read_conversation(written_conversation(tmp_path / "one", RUN, base))
+    assert loaded.state.id == "one"
+    assert ConversationState.from_json(loaded.state.to_json()) == loaded.state
 
 
 def test_json_that_is_nested_too_deep_is_named(tmp_path: Path) -> None:
-    folder = kept(tmp_path / "one", RUN)
+    folder = written_conversation(tmp_path / "one", RUN)
     (folder / "events" / "event-00099-deep.json").write_text("[" * 100_000 + "]" * 100_000)
     assert any(
         "event-00099-deep.json is nested deeper than" in note

@@ -1,5 +1,5 @@
-"""The page about OpenHands' example programs names each of them once, and its links lead
-somewhere."""
+"""Tests of the page about OpenHands' example programs: it names each of them once, and its links
+lead somewhere."""
 
 from __future__ import annotations
 

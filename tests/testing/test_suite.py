@@ -1,4 +1,5 @@
-"""`JournalSuite`: a folder of journals as regression tests, with one entry for each change."""
+"""Tests of `JournalSuite`: a folder of journals as regression tests, with one entry for each
+change."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ LOOKS = [("look", {"what": "door"}), "Green."]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store of two conversations, and one of them as an export in a folder below it."""
+    """Return a folder with a store of two conversations, and one of them as an export in a folder
+    below it."""
     with SQLiteStore(tmp_path / "two.db") as store:
         record(store, make(LOOKS), "one")
         record(store, make(LOOKS), "two")
@@ -117,7 +119,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_replayed(folder: Path) -> 
             db.close()
     damaged_event(folder / "spoilt.db", 3)
     report = JournalSuite(folder).replay()
-    found = {one.journal: one for one in report.outcomes}
+    by_journal = {one.journal: one for one in report.outcomes}
     assert not report.same
     for name, reason in {
         "cut.jsonl:one": "the lines end after 2 of",
@@ -129,10 +131,10 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_replayed(folder: Path) -> 
         "spoilt.db:one": "event 3",
         "spoilt.db:two": "event 3",
     }.items():
-        assert found[name].outcome == "unreadable", name
-        assert reason in found[name].reason
+        assert by_journal[name].outcome == "unreadable", name
+        assert reason in by_journal[name].reason
         assert f"{name} cannot be read: " in str(report)
-    assert {one.outcome for name, one in found.items() if "two.db" in name} == {"same"}
+    assert {one.outcome for name, one in by_journal.items() if "two.db" in name} == {"same"}
 
 
 def test_events_of_a_newer_version_are_named(folder: Path) -> None:
@@ -172,8 +174,8 @@ def test_a_child_is_compared_with_the_agent_that_was_delegated_to(tmp_path: Path
         [spawned] = [one for one in report.outcomes if one.notes]
         assert "spawned by no delegation of this agent" in spawned.notes[0]
         assert len(by_name) == 3
-        changed = suite.replay(parent(prompt="You hinder."))
-        [(text, [child])] = [*changed.changes.items()]
+        replayed = suite.replay(parent(prompt="You hinder."))
+        [(text, [child])] = [*replayed.changes.items()]
         assert "+You hinder." in text
         assert child.journal != "s.db:p"
         assert child.journal != spawned.journal
@@ -198,14 +200,14 @@ def test_code_mode_handoffs_and_condensation_replay(tmp_path: Path) -> None:
         assert report.same, str(report)
         assert len(report.outcomes) == 3
         assert all(one.requests == one.hashed for one in report.outcomes)
-        named = {one.id: one for one in suite}
-        named["handoff"].check(make(handoffs={"other": (make(prompt="The other."), "Other.")}))
-        changed = named["handoff"].replay(
+        by_id = {one.id: one for one in suite}
+        by_id["handoff"].check(make(handoffs={"other": (make(prompt="The other."), "Other.")}))
+        outcome = by_id["handoff"].replay(
             make(handoffs={"other": (make(prompt="Another."), "Other.")})
         )
-        assert changed.difference is not None
-        assert changed.difference.request == 2
-        assert "+Another." in changed.difference.text
+        assert outcome.difference is not None
+        assert outcome.difference.request == 2
+        assert "+Another." in outcome.difference.text
 
 
 @pytest.mark.slow

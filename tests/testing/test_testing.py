@@ -1,5 +1,5 @@
-"""`holdfast.testing`: the crash kit holds programs to the guarantees and says what broke; recorded
-conversations are regression tests."""
+"""Tests of `holdfast.testing`: the crash kit holds programs to the guarantees and names the broken
+one; recorded conversations are regression tests."""
 
 from __future__ import annotations
 
@@ -109,22 +109,22 @@ def test_a_crash_shows_the_journal_at_the_kill_at_the_end_and_without_a_kill(
     for crash in crashes:
         assert crash.after[: len(crash.before)] == crash.before
         assert [type(event) for event in crash.reference][-1] is ev.StatusChanged
-        told = result_of(crash.after).result
+        result = result_of(crash.after).result
         mails = (
             (crash.folder / "mail.txt").read_text() if (crash.folder / "mail.txt").exists() else ""
         )
-        assert mails == ("Ann\n" if told.success else mails)
+        assert mails == ("Ann\n" if result.success else mails)
         assert mails.count("Ann") <= 1
         if crash.point.place == "sent":
-            assert (mails, told.meta) == ("Ann\n", {"outcome": "unknown"})
+            assert (mails, result.meta) == ("Ann\n", {"outcome": "unknown"})
         if crash.point.place == "to be sent":
-            assert (mails, told.meta) == ("", {"outcome": "unknown"})
+            assert (mails, result.meta) == ("", {"outcome": "unknown"})
 
 
 def test_what_may_be_repeated_is_repeated_under_its_key(tmp_path: Path) -> None:
-    (sent,) = crash_at_every_append(idempotent, folder=tmp_path, points=at("sent"))
-    assert (sent.folder / "mail.txt").read_text() == "Ann\nAnn\n"
-    starts = [event for event in sent.after if isinstance(event, ev.ToolCallStarted)]
+    (crash,) = crash_at_every_append(idempotent, folder=tmp_path, points=at("sent"))
+    assert (crash.folder / "mail.txt").read_text() == "Ann\nAnn\n"
+    starts = [event for event in crash.after if isinstance(event, ev.ToolCallStarted)]
     assert [(start.attempt, start.idempotency_key) for start in starts] == [
         (1, "c:4.0"),
         (2, "c:4.0"),
@@ -185,7 +185,7 @@ def test_kill_point_does_nothing_elsewhere() -> None:
     kill_point("here")
 
 
-# --- what is broken is said ---
+# --- broken guarantees are named ---
 
 
 def broken(program: object, tmp_path: Path, **options: object) -> str:
@@ -342,10 +342,10 @@ def living(folder: Path) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    found = subprocess.run(
+    state = subprocess.run(
         ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout
-    return found.strip()[:1] not in ("", "Z")
+    return state.strip()[:1] not in ("", "Z")
 
 
 @pytest.mark.slow
@@ -353,7 +353,7 @@ def test_what_a_program_starts_and_leaves_is_ended_after_each_crash_and_not_befo
     tmp_path: Path,
 ) -> None:
     for _ in crash_at_every_append(starts, folder=tmp_path, points=[2, 3], when=["after"]):
-        assert len(living(tmp_path)) == 6  # of two processes; that of the run before is ended
+        assert len(living(tmp_path)) == 6  # of two processes; the one of the earlier run has ended
     assert len((tmp_path / "pids").read_text().split()) == 15
     assert living(tmp_path) == []
 
@@ -394,7 +394,7 @@ def test_a_program_that_ends_its_process_is_told(tmp_path: Path) -> None:
     )
 
 
-# --- where this process has threads ---
+# --- with threads in this process ---
 
 
 @pytest.fixture
@@ -463,7 +463,7 @@ def test_beside_other_threads_what_is_left_is_ended_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_needs_no_test_runner() -> None:
-    found = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -476,7 +476,7 @@ def test_it_needs_no_test_runner() -> None:
         text=True,
         check=True,
     )
-    assert found.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
 def test_its_public_names_are_these() -> None:
@@ -587,7 +587,7 @@ def test_a_difference_names_the_file_the_conversation_and_what_differs(
 def test_a_changed_journal_is_seen_without_an_agent(store_path: Path) -> None:
     with SQLiteStore(store_path) as store:
         events = store.read("one")
-    changed = [
+    altered = [
         (
             msgspec.structs.replace(event, result=ev.Result("4"))
             if isinstance(event, ev.ToolCallFinished)
@@ -596,7 +596,7 @@ def test_a_changed_journal_is_seen_without_an_agent(store_path: Path) -> None:
         for event in events
     ]
     with pytest.raises(AssertionError, match="encoded differently"):
-        assert_replays(changed)
+        assert_replays(altered)
 
 
 def test_a_stored_recording_is_not_touched(store_path: Path) -> None:

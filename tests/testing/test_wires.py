@@ -1,5 +1,5 @@
-"""`holdfast.testing.wires`: the conformance kit passes Holdfast's wires and one that a stranger
-wrote, and every one of its checks finds a wire that is broken in that way."""
+"""Tests of `holdfast.testing.wires`: the conformance kit passes Holdfast's wires and one that a
+user wrote, and every one of its checks finds a wire that is broken in that way."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ NAMES = [name + suffix for name in WIRES for suffix in ("", "+text")]
 
 
 def own_exchanges(name: str) -> list[wires.RecordedExchange]:
-    """What ships with Holdfast. A wire whose calls are text expects no calls of the provider's."""
-    found = wires.shipped(name.removesuffix("+text"))
-    return [one for one in found if not name.endswith("+text") or "calls" not in one.name]
+    """Return the exchanges that ship with Holdfast. A wire whose calls are text expects no calls of
+    the provider's."""
+    shipped = wires.shipped(name.removesuffix("+text"))
+    return [one for one in shipped if not name.endswith("+text") or "calls" not in one.name]
 
 
 # --- wires that pass ---
@@ -78,14 +79,14 @@ def test_a_wire_passes_with_real_traffic(name: str) -> None:
 
 
 def test_a_wire_may_be_given_by_its_name() -> None:
-    named = [case.name for case in wires.cases("openai_chat+text", limit=1)]
-    assert named == [case.name for case in wires.cases(wire("openai_chat+text"), limit=1)]
+    names = [case.name for case in wires.cases("openai_chat+text", limit=1)]
+    assert names == [case.name for case in wires.cases(wire("openai_chat+text"), limit=1)]
     report = wires.check("openai_chat", wires.shipped("openai_chat")[:1], limit=5)
     assert (report.failures, report.passed > 5) == ((), True)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "pattern"),
     [
         ("nope", "wire takes one of openai_chat, .*, not 'nope'"),
         ("", "wire takes one of"),
@@ -94,9 +95,9 @@ def test_a_wire_may_be_given_by_its_name() -> None:
         (OllamaWire, r"takes an object, not the class OllamaWire: OllamaWire\(\)"),
     ],
 )
-def test_what_is_no_wire_is_refused(given: Any, said: str) -> None:
+def test_what_is_no_wire_is_refused(given: Any, pattern: str) -> None:
     for run in (wires.cases, wires.check):
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=pattern):
             run(given)
 
 
@@ -111,7 +112,7 @@ def test_what_is_no_recording_is_refused() -> None:
 
 
 class Broken:
-    """The wire of Chat Completions with one fault: some of its members are others."""
+    """The wire of Chat Completions with one fault: some of its members are replaced."""
 
     name = "openai_chat"
 
@@ -146,29 +147,29 @@ class Decoding(BrokenStream):
 
 
 class Satisfied(BrokenStream):
-    """Takes what has come for the answer."""
+    """A parser that takes the part that has arrived for the answer."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said = ""
+        self.text_so_far = ""
 
     def feed(self, chunk: bytes, on_delta: Any = None) -> None:
-        def heard(delta: Delta) -> None:
-            self.said += delta.text if delta.kind == "text" else ""
+        def note_text(delta: Delta) -> None:
+            self.text_so_far += delta.text if delta.kind == "text" else ""
             on_delta(delta)
 
-        super().feed(chunk, heard)
+        super().feed(chunk, note_text)
 
     def finish(self) -> Completion:
         try:
             return super().finish()
         except StreamInterrupted:
-            return Completion(self.said, wire="openai_chat")
+            return Completion(self.text_so_far, wire="openai_chat")
 
 
 class Hasty(BrokenStream):
     def finish(self) -> Completion:
-        return changed(super().finish(), stop_reason="stop", response_id="")
+        return with_fields(super().finish(), stop_reason="stop", response_id="")
 
 
 class Silent(BrokenStream):
@@ -183,7 +184,7 @@ class Strict(BrokenStream):
         super().feed(chunk, on_delta)
 
 
-def changed(answer: Completion, **fields: Any) -> Completion:
+def with_fields(answer: Completion, **fields: Any) -> Completion:
     return msgspec.structs.replace(answer, **fields)
 
 
@@ -211,8 +212,8 @@ COUNTER: Iterator[int] = iter(range(10**9))
 
 def head_with(make: Callable[[], bytes]) -> Callable[..., Any]:
     def head(*arguments: Any) -> Any:
-        found = CHAT.head(*arguments)
-        return msgspec.structs.replace(found, prefix=b'{"user":"%b",' % make() + found.prefix[1:])
+        built = CHAT.head(*arguments)
+        return msgspec.structs.replace(built, prefix=b'{"user":"%b",' % make() + built.prefix[1:])
 
     return head
 
@@ -223,8 +224,8 @@ def numbered(head: Any, fragments: Any, stream: bool) -> bytes:
 
 
 def without_extra(model: str, prompt: str, tools: Any, parameters: Any, names: Any) -> Any:
-    kept = {key: value for key, value in parameters.items() if key != "extra_body"}
-    return CHAT.head(model, prompt, tools, kept, names)
+    rest = {key: value for key, value in parameters.items() if key != "extra_body"}
+    return CHAT.head(model, prompt, tools, rest, names)
 
 
 def lost_pairs(batch: Any, names: Any, family: str = "") -> bytes:
@@ -240,7 +241,12 @@ def changed_call(call: Any, **fields: Any) -> Any:
 
 
 FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
-    ("reading", "text", {"parse": lambda data: changed(CHAT.parse(data), text="")}, "text is ''"),
+    (
+        "reading",
+        "text",
+        {"parse": lambda data: with_fields(CHAT.parse(data), text="")},
+        "text is ''",
+    ),
     ("reading", "text", {"name": "other"}, "the answer's wire is 'openai_chat', not 'other'"),
     (
         "reading",
@@ -310,8 +316,8 @@ def test_a_fault_is_found_by_its_check(
     check: str, exchange: str, members: dict[str, Any], reason: str
 ) -> None:
     name = f"openai_chat-{exchange}-{check}" if exchange else check
-    found = wires.cases(Broken(**members), wires.shipped("openai_chat"), limit=400)  # pyright: ignore
-    case = next(one for one in found if str(one) == name)
+    checks = wires.cases(Broken(**members), wires.shipped("openai_chat"), limit=400)  # pyright: ignore
+    case = next(one for one in checks if str(one) == name)
     with pytest.raises(wires.CheckFailed) as raised:
         case.run()
     assert reason in str(raised.value)
@@ -340,7 +346,8 @@ def test_swapped_events_must_change_nothing() -> None:
 
 
 def test_what_the_recorded_client_sent_back_is_asked_for() -> None:
-    """Without `carried`: a signature of the answer that is in the recording's next request."""
+    """Check an exchange without `carried`: a signature of the answer that is in the recording's
+    next request."""
     (exchange,) = (one for one in wires.shipped("openai_chat") if one.name == "openai_chat-calls")
     sealed = exchange.response.body["choices"][0]["message"]["reasoning_details"][0]["data"]
     bare = msgspec.structs.replace(exchange, carried=())
@@ -382,11 +389,11 @@ def test_a_recording_that_is_none_is_refused(tmp_path: Path) -> None:
         wires.shipped("x")
 
 
-# --- a wire of one's own in an LLM ---
+# --- a user's wire in an LLM ---
 
 
 def ollama(request: Request) -> Any:
-    """Answers as Ollama does: a call, then the last result."""
+    """Answer like Ollama: a call, then the last result."""
     assert request.path == "/api/chat"
     base = {"model": "qwen3", "created_at": "2026-11-23T09:00:00Z"}
     counts = {"done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 4}
@@ -428,8 +435,8 @@ def test_a_conversation_speaks_a_wire_of_ones_own(stream: bool, tmp_path: Path) 
     answers = [event for event in events if isinstance(event, ev.AssistantReplied)]
     assert {answer.wire for answer in answers} == {"ollama_chat"}
     assert answers[0].usage.input_tokens == 9
-    found = replay(events, agent)
-    assert (found.same, found.requests, found.hashed) == (True, 4, 4)
+    report = replay(events, agent)
+    assert (report.same, report.requests, report.hashed) == (True, 4, 4)
     # Without the agent the wire is unknown, and only the course is compared.
     assert (replay(events).same, replay(events).hashed) == (True, 0)
     router = Agent(RouterLLM(lambda _: "a", {"a": agent.llm}), [add])
