@@ -247,20 +247,20 @@ def test_outputs_that_are_old_and_large_are_cut_first_and_what_is_not_answered_l
         calls.append(answer.calls[0].id)
     total = Sizes.of(script.events).tokens
 
-    def trimmed(saved: int, limit: int = 10**9) -> list[str]:
+    def trim(saved: int, limit: int = 10**9) -> list[str]:
         change = ToolOutputCondenser().shorten(work_on(script.events, limit, total - saved))
         return [] if change is None else list(change.trimmed)
 
-    assert trimmed(0) == []
-    assert trimmed(5_000) == [calls[1]]
-    assert trimmed(12_000) == [calls[1], calls[2]]
-    assert trimmed(total) == [
+    assert trim(0) == []
+    assert trim(5_000) == [calls[1]]
+    assert trim(12_000) == [calls[1], calls[2]]
+    assert trim(total) == [
         calls[1],
         calls[2],
         calls[3],
         calls[0],
     ], "small ones stay, and what the model has not answered"
-    assert trimmed(total, limit=10) == [calls[1], calls[2], calls[3], calls[0], calls[5]]
+    assert trim(total, limit=10) == [calls[1], calls[2], calls[3], calls[0], calls[5]]
     change = ToolOutputCondenser().shorten(work_on(script.events, 10**9, total - 5_000))
     apply(script, change)
     note = (

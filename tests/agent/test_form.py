@@ -48,7 +48,7 @@ from tests.samples import examples
 SERVER = str(DATA / "mcp_server.py")
 
 
-def again(agent: Agent, **options: Any) -> Agent:
+def restore(agent: Agent, **options: Any) -> Agent:
     """Return the agent that comes out of the serial form of `agent`."""
     form = form_of(agent)
     copy = Agent.from_json(
@@ -78,7 +78,7 @@ def first_request(
     return request.body, {**headers, "path": request.path}, agent_event
 
 
-def refused(agent: Agent) -> str:
+def refusal(agent: Agent) -> str:
     with pytest.raises(ConfigurationError) as caught:
         agent.to_json()
     return str(caught.value)
@@ -140,7 +140,7 @@ def test_an_llm_asks_the_same_after_it_has_travelled(options: dict[str, Any]) ->
             system_prompt_extensions=["Ünïcode ✓"],
             microagents=["A note."],
         )
-        other = again(agent)
+        other = restore(agent)
         assert isinstance(other.llm, LLM)
         assert other.llm.arguments() == {
             **agent.llm.arguments(),
@@ -169,7 +169,7 @@ def test_everything_else_that_an_agent_takes_comes_out_the_same() -> None:
         confirm={"git.*": "deny", "use": "ask", "*": "allow"},
         condenser=parts.Shortener(3),
     )
-    other = again(agent)
+    other = restore(agent)
     assert (other.system_prompt, other.limits, other.parallel_calls, other.output_limit) == (
         "",
         agent.limits,
@@ -191,7 +191,7 @@ def test_models_within_models_keep_their_names_their_order_and_their_rules() -> 
     )
     router = RouterLLM(parts.pick, {"small": small, "large": fallback})
     agent = Agent(router)
-    other = again(agent).llm
+    other = restore(agent).llm
     assert isinstance(other, RouterLLM)
     assert other.pick is parts.pick
     inner = other.models["large"]
@@ -204,8 +204,8 @@ def test_models_within_models_keep_their_names_their_order_and_their_rules() -> 
     assert list(inner.models["c"].models) == ["gpt-4o-mini", "gpt-4o-mini#2"]  # type: ignore[attr-defined]
     assert other.parameters() == router.parameters()
     assert set(form_of(agent).secrets.values()) == {"key-number-one", "key-number-two"}
-    assert again(Agent(FallbackLLM([small], on=parts.passing))).llm.on is parts.passing  # type: ignore[attr-defined]
-    assert again(Agent(FallbackLLM([small], on=RateLimited))).llm.on == (RateLimited,)  # type: ignore[attr-defined]
+    assert restore(Agent(FallbackLLM([small], on=parts.passing))).llm.on is parts.passing  # type: ignore[attr-defined]
+    assert restore(Agent(FallbackLLM([small], on=RateLimited))).llm.on == (RateLimited,)  # type: ignore[attr-defined]
 
 
 def test_a_script_travels_if_it_is_data_that_has_not_begun() -> None:
@@ -216,28 +216,30 @@ def test_a_script_travels_if_it_is_data_that_has_not_begun() -> None:
         ToolCall("", "add", {"b": "$${x}"}),
     ]
     one = Agent(ScriptedLLM(script, "mine", delay=0.001, stream=True))
-    other = again(one)
+    other = restore(one)
     for _ in script:
         first, second = one.llm.completion("x"), other.llm.completion("x")
         assert msgspec.structs.replace(first, duration=0.0) == msgspec.structs.replace(
             second, duration=0.0
         )
-    assert "begun" in refused(one)
-    assert "code" in refused(Agent(ScriptedLLM(lambda _: "x")))
-    assert "RateLimited" in refused(Agent(ScriptedLLM([RateLimited("slow")])))
-    assert again(Agent(parts.answers)).llm is parts.answers
+    assert "begun" in refusal(one)
+    assert "code" in refusal(Agent(ScriptedLLM(lambda _: "x")))
+    assert "RateLimited" in refusal(Agent(ScriptedLLM([RateLimited("slow")])))
+    assert restore(Agent(parts.answers)).llm is parts.answers
 
 
 def test_parts_travel_by_their_place_in_a_module_or_by_their_fields() -> None:
     agent = Agent(
         ScriptedLLM([]), confirm=parts.ready, condenser=parts.Shortener(5, api_key="sk-0123456789")
     )
-    other = again(agent)
+    other = restore(agent)
     assert other.confirm is parts.ready
     assert other.condenser == agent.condenser
     assert b"sk-0123456789" not in agent.to_json()
-    assert type(again(Agent(ScriptedLLM([]), confirm=parts.Never())).confirm) is parts.Never
-    assert again(Agent(ScriptedLLM([]), confirm=parts.Strict(["a"]))).confirm == parts.Strict(["a"])
+    assert type(restore(Agent(ScriptedLLM([]), confirm=parts.Never())).confirm) is parts.Never
+    assert restore(Agent(ScriptedLLM([]), confirm=parts.Strict(["a"]))).confirm == parts.Strict(
+        ["a"]
+    )
 
 
 def test_what_load_agent_had_code_make_travels_as_it_was_written() -> None:
@@ -259,7 +261,7 @@ def test_what_load_agent_had_code_make_travels_as_it_was_written() -> None:
         },
     }
     agent = load_agent(source, variables={"PASSPHRASE": "open sesame"})
-    other = again(agent)
+    other = restore(agent)
     assert other.condenser.what == "open sesame"  # type: ignore[union-attr]
     assert b"sesame" not in agent.to_json()
     assert other.tools.rules.concurrency == {"own.*": 2}
@@ -324,19 +326,19 @@ def test_guards_and_limits_of_a_tool_manager_travel_or_nothing_does() -> None:
         concurrency={"*": 4, "add": 1},
         result_limit=None,
     )
-    other = again(Agent(ScriptedLLM([]), manager))
+    other = restore(Agent(ScriptedLLM([]), manager))
     assert other.tools.rules.concurrency == {"*": 4, "add": 1}
     assert [(hook.before, hook.tools) for hook in other.tools.rules.hooks] == [
         ("tests.data.remote_parts:before", "a*")
     ]
-    assert "hooks[0].before" in refused(
+    assert "hooks[0].before" in refusal(
         Agent(ScriptedLLM([]), ToolManager([], hooks=[Hook(before=lambda call, context: None)]))
     )
-    assert "git.?" in refused(Agent(ScriptedLLM([]), ToolManager([], concurrency={"git.?": 1})))
+    assert "git.?" in refusal(Agent(ScriptedLLM([]), ToolManager([], concurrency={"git.?": 1})))
 
 
 def test_pins_are_a_file_of_this_machine(tmp_path: Path) -> None:
-    assert "pins" in refused(
+    assert "pins" in refusal(
         Agent(ScriptedLLM([]), ToolManager([], pins=Pins(tmp_path / "pins.json")))
     )
 
@@ -354,7 +356,7 @@ def test_a_key_that_names_a_variable_stays_for_whoever_knows_it() -> None:
     assert other.llm.arguments()["headers"] == {"X": "Bearer o"}  # type: ignore[attr-defined]
     with pytest.raises(ConfigurationError, match="'OPENAI_API_KEY' is not given"):
         Agent.from_json(agent.to_json())
-    assert "secret_1" in refused(Agent(LLM("gpt-4o", "${secret_1}")))
+    assert "secret_1" in refusal(Agent(LLM("gpt-4o", "${secret_1}")))
 
 
 def test_one_secret_has_one_name_and_short_ones_are_secrets_too() -> None:
@@ -375,7 +377,7 @@ def test_one_secret_has_one_name_and_short_ones_are_secrets_too() -> None:
 )
 def test_every_address_comes_out_as_it_went_in(url: str) -> None:
     agent = Agent(LLM("m", base_url=url, wire="openai_chat"))
-    assert again(agent).llm.arguments()["base_url"] == url  # type: ignore[attr-defined]
+    assert restore(agent).llm.arguments()["base_url"] == url  # type: ignore[attr-defined]
 
 
 @given(
@@ -463,9 +465,9 @@ def test_what_has_no_serial_form_is_named_with_the_way_out(tmp_path: Path) -> No
         (Agent(small, system_prompt="\ud800"), "system_prompt holds half a character"),
     ]
     for agent, problem in cases:
-        message = refused(agent)
+        message = refusal(agent)
         assert message.startswith(f"Agent: {problem}"), message
-    assert "at the top of a module" in refused(cases[0][0])
+    assert "at the top of a module" in refusal(cases[0][0])
 
 
 def test_what_is_no_serial_form_is_refused_with_its_place() -> None:

@@ -140,7 +140,7 @@ TYPES: list[tuple[Any, dict[str, Any], Any, Any]] = [
 NAMES = [str(getattr(case[0], "__name__", case[0]))[:30] for case in TYPES]
 
 
-def ran(
+def run(
     script: Sequence[Any], output_type: Any = Review, tools: Sequence[Tool] = (), **options: Any
 ) -> ConversationState:
     agent = Agent(ScriptedLLM(list(script)), tools, output_type=output_type, **options)
@@ -222,7 +222,7 @@ def test_objects_that_take_more_stay_open() -> None:
         a: int
 
     assert Output(Open).schema["additionalProperties"] is True
-    assert ran([(FINISH, {"a": 1, "b": 2})], Open).output == {"a": 1, "b": 2}
+    assert run([(FINISH, {"a": 1, "b": 2})], Open).output == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_type_whose_json_it_does_not_read_keeps_what_the_model_gave() -> None:
 
 
 def test_a_text_and_a_call_that_does_not_fit_are_told_of() -> None:
-    state = ran(["Fine.", BAD, GOOD])
+    state = run(["Fine.", BAD, GOOD])
     assert (state.status, state.output, state.steps) == (
         S.FINISHED,
         {"verdict": "good", "score": 9},
@@ -300,7 +300,7 @@ def test_a_text_and_a_call_that_does_not_fit_are_told_of() -> None:
 def test_what_is_wrong_is_said_with_its_place(
     given: Any, arguments: dict[str, Any], problem: str
 ) -> None:
-    state = ran([(FINISH, arguments)] * 3, given)
+    state = run([(FINISH, arguments)] * 3, given)
     assert problem in repairs(state)[0]
     error = state.error
     assert error is not None
@@ -316,7 +316,7 @@ def test_what_is_wrong_is_said_with_its_place(
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_the_run_ends_after_output_rounds_failures(rounds: int) -> None:
-    state = ran(["No."] * 9, output_rounds=rounds, stuck=None)
+    state = run(["No."] * 9, output_rounds=rounds, stuck=None)
     assert (state.status, state.steps, len(repairs(state))) == (S.ERROR, rounds, rounds - 1)
     assert state.error is not None
     assert state.error.details == {
@@ -326,7 +326,7 @@ def test_the_run_ends_after_output_rounds_failures(rounds: int) -> None:
 
 
 def test_steps_between_failures_do_not_forgive_them() -> None:
-    state = ran([BAD, ("look", {}), BAD, ("look", {}), BAD], tools=[Tool("look", "", lambda: "x")])
+    state = run([BAD, ("look", {}), BAD, ("look", {}), BAD], tools=[Tool("look", "", lambda: "x")])
     assert (state.status, state.steps) == (S.ERROR, 5)
 
 
@@ -348,9 +348,9 @@ def test_resume_and_a_message_begin_new_rounds() -> None:
 
 
 def test_empty_answers_are_told_apart() -> None:
-    state = ran(["", GOOD])
+    state = run(["", GOOD])
     assert (state.status, repairs(state)) == (S.FINISHED, [])
-    assert ran(["", "", ""]).status is S.STUCK
+    assert run(["", "", ""]).status is S.STUCK
 
 
 def test_the_error_carries_its_fields() -> None:
@@ -373,7 +373,7 @@ def test_other_calls_of_the_same_answer_are_run_and_count() -> None:
         texts.append(text)
         return "noted"
 
-    state = ran(
+    state = run(
         [[GOOD, ("note", {"text": "a"}), ("note", {"text": "b"})]], tools=[Tool("note", "", note)]
     )
     assert (state.status, sorted(texts), state.output) == (
@@ -445,7 +445,7 @@ def test_the_output_of_an_earlier_run_is_not_that_of_a_new_one() -> None:
 
 @pytest.mark.parametrize("confirm", ["always", {"*": "ask"}, {"fin*": "ask"}, {"*": "deny"}])
 def test_finish_asks_nobody_unless_a_policy_names_it(confirm: Any) -> None:
-    state = ran([GOOD], confirm=confirm)
+    state = run([GOOD], confirm=confirm)
     assert (
         state.status,
         [event for event in state.events if isinstance(event, ev.DecisionMade)],
@@ -495,17 +495,17 @@ def test_a_policy_of_ones_own_is_asked() -> None:
 
 
 def test_a_plan_first_agent_may_finish() -> None:
-    assert ran([GOOD], planning="first").status is S.FINISHED
+    assert run([GOOD], planning="first").status is S.FINISHED
 
 
 def test_a_limit_is_a_limit() -> None:
-    state = ran(["No."] * 5, limits=Limits(steps=2), output_rounds=9)
+    state = run(["No."] * 5, limits=Limits(steps=2), output_rounds=9)
     assert state.error is not None
     assert (state.steps, state.error.error) == (2, "LimitExceeded")
 
 
 def test_a_long_output_is_kept_whole() -> None:
-    state = ran([(FINISH, {"files": ["x" * 3000]})], Found, output_limit=1000)
+    state = run([(FINISH, {"files": ["x" * 3000]})], Found, output_limit=1000)
     assert state.output == {"files": ["x" * 3000]}
 
 
@@ -645,7 +645,7 @@ def test_a_conversation_opened_from_its_condensed_tail_has_it(tmp_path: Path) ->
 
 
 def test_a_condensation_keeps_the_output_and_the_failures() -> None:
-    state = ran([BAD, GOOD])
+    state = run([BAD, GOOD])
     for length in range(len(state.events) + 1):
         state_fold = fold(state.events[:length])
         if state_fold.open or not length:

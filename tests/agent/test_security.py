@@ -144,13 +144,13 @@ def test_what_is_no_analyzer_is_refused_by_name(wrong: Any) -> None:
 # --- the judge ---
 
 
-def judged(answer: Any) -> tuple[Risk, list[Any]]:
+def judge(answer: Any) -> tuple[Risk, list[Any]]:
     llm = ScriptedLLM([answer])
     return assess_call(LLMJudge(llm), CALL, Surroundings(said=lambda: "Note it.")), llm.requests
 
 
 def test_a_judge_is_shown_the_call_as_data_and_its_answer_is_read() -> None:
-    risk, requests = judged('{"risk": "medium", "reason": "it writes"}')
+    risk, requests = judge('{"risk": "medium", "reason": "it writes"}')
     assert (risk.level, risk.reason, risk.by) == ("medium", "it writes", "judge")
     assert "Note it." in str(requests[0])
     call = ToolCall(
@@ -183,7 +183,7 @@ def test_a_judge_that_does_not_answer_as_asked_makes_nothing_harmless(answer: An
             raise answer
         return answer
 
-    risk, _ = judged(fails)
+    risk, _ = judge(fails)
     assert (risk.level, risk.by) == ("unknown", "judge")
 
 

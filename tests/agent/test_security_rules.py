@@ -316,7 +316,7 @@ def test_a_command_may_write_what_is_no_code_and_run_what_it_has_not_written(
     assert RiskRules().command(command, work).level == level
 
 
-def assessed(work: Path, command: str, **about: Any) -> str:
+def assess(work: Path, command: str, **about: Any) -> str:
     risk = RiskRules().assess(
         ToolCall("1", "terminal", {"command": command}), Surroundings(workdir=str(work), **about)
     )
@@ -345,10 +345,10 @@ def calls(*commands: str) -> tuple[ToolCall, ...]:
 def test_after_a_command_that_may_have_changed_the_shell_nothing_is_proven(
     work: Path, command: str
 ) -> None:
-    assert assessed(work, "ls") == "low"
-    assert assessed(work, "ls", before=calls(command)) == "unknown"
-    assert assessed(work, "ls", history=lambda: calls("ls", command, "ls")) == "unknown"
-    assert assessed(work, "rm -rf /", before=calls(command)) == "high"
+    assert assess(work, "ls") == "low"
+    assert assess(work, "ls", before=calls(command)) == "unknown"
+    assert assess(work, "ls", history=lambda: calls("ls", command, "ls")) == "unknown"
+    assert assess(work, "rm -rf /", before=calls(command)) == "high"
 
 
 @pytest.mark.parametrize(
@@ -366,18 +366,16 @@ def test_after_a_command_that_may_have_changed_the_shell_nothing_is_proven(
 def test_a_risky_command_that_leaves_the_shell_as_it_is_changes_nothing_for_later_ones(
     work: Path, command: str
 ) -> None:
-    assert assessed(work, "ls -la", history=lambda: calls(command)) == "low"
+    assert assess(work, "ls -la", history=lambda: calls(command)) == "low"
 
 
 def test_a_command_is_judged_in_the_folder_that_the_shell_is_in(work: Path) -> None:
-    assert assessed(work, "cat README.md", before=calls("cd src")) == "low"
-    assert assessed(work, "echo x > ../../other/x", before=calls("cd src")) == "high"
-    assert assessed(work, "touch x", before=calls("cd link-out")) == "high"
-    assert assessed(work, "touch x", shell=ShellState(cwd=str(work / "link-out"))) == "high"
-    assert assessed(work, "cat x", history=lambda: calls("cd src")) == "unknown"
-    assert (
-        assessed(work, "cat new/x", before=calls("git clone https://example.com/new")) == "unknown"
-    )
+    assert assess(work, "cat README.md", before=calls("cd src")) == "low"
+    assert assess(work, "echo x > ../../other/x", before=calls("cd src")) == "high"
+    assert assess(work, "touch x", before=calls("cd link-out")) == "high"
+    assert assess(work, "touch x", shell=ShellState(cwd=str(work / "link-out"))) == "high"
+    assert assess(work, "cat x", history=lambda: calls("cd src")) == "unknown"
+    assert assess(work, "cat new/x", before=calls("git clone https://example.com/new")) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -392,9 +390,9 @@ def test_a_command_is_judged_in_the_folder_that_the_shell_is_in(work: Path) -> N
 def test_variables_that_earlier_commands_exported_count(
     work: Path, exported: dict[str, str], level: str
 ) -> None:
-    assert assessed(work, "git status", shell=ShellState(exported=exported)) == level
+    assert assess(work, "git status", shell=ShellState(exported=exported)) == level
     path = f"{work}/.venv/bin:/usr/bin:/bin"
-    assert assessed(work, "ls", shell=ShellState(exported={"PATH": path})) == "medium"
+    assert assess(work, "ls", shell=ShellState(exported={"PATH": path})) == "medium"
 
 
 @pytest.mark.parametrize(
@@ -543,7 +541,7 @@ def test_after_a_link_two_dots_lead_back_by_name(tmp_path: Path) -> None:
     assert rules.command("cd a/b && cd .. && touch ../x", work).level == "medium"
     # the same, over two calls of one shell
     moved = ShellState(cwd=str(work / "link"))
-    assert assessed(work, "cd .. && touch ../x", shell=moved) not in ("low", "medium")
+    assert assess(work, "cd .. && touch ../x", shell=moved) not in ("low", "medium")
 
 
 @pytest.mark.parametrize(

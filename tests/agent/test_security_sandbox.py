@@ -30,7 +30,7 @@ def work(tmp_path: Path) -> Path:
     return work
 
 
-def assessed(work: Path, command: str, box: Confinement | None) -> Risk:
+def assess(work: Path, command: str, box: Confinement | None) -> Risk:
     about = Surroundings(workdir=str(work), confinement=box)
     risk = RiskRules().assess(ToolCall("1", "terminal", {"command": command}), about)
     assert risk is not None
@@ -84,18 +84,18 @@ def test_a_sandbox_lowers_the_risks_that_it_removes(
     work: Path, command: str, plain: str, alone: str, some: str
 ) -> None:
     command = command.format(parent=work.parent)
-    assert assessed(work, command, None).level == plain
-    risk = assessed(work, command, box(work))
+    assert assess(work, command, None).level == plain
+    risk = assess(work, command, box(work))
     assert risk.level == alone, risk.reason
-    assert assessed(work, command, box(work, hosts=("pypi.org",))).level == some
+    assert assess(work, command, box(work, hosts=("pypi.org",))).level == some
     assert (alone == plain) is ("the sandbox keeps it" not in risk.reason)
 
 
 def test_a_folder_that_the_sandbox_shares_with_the_host_is_no_scratch(work: Path) -> None:
     shared = str(work.parent / "shared")
     for command in (f"echo x > {shared}/x", f"mv {shared} /tmp/x", "echo x > link-shared/x"):
-        assert assessed(work, command, box(work)).level in ("medium", "high")
-        assert assessed(work, command, box(work, writable=(shared,))).level == "high", command
+        assert assess(work, command, box(work)).level in ("medium", "high")
+        assert assess(work, command, box(work, writable=(shared,))).level == "high", command
 
 
 def test_the_working_directory_is_known_by_its_path_in_the_sandbox(work: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_working_directory_is_known_by_its_path_in_the_sandbox(work: Path) -
         ("mv /workspace /tmp/x", "high"),
         ("chmod 777 /", "high"),
     ):
-        assert assessed(work, command, inside).level == level, command
+        assert assess(work, command, inside).level == level, command
 
 
 def test_a_path_of_the_file_tools_is_judged_alike(work: Path) -> None:

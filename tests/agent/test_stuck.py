@@ -43,7 +43,7 @@ def tool(name: str, work: Callable[[str], Any] = lambda text: "the same") -> Too
     return Tool(name, "", callback)
 
 
-def ran(script: Sequence[Any], tools: Sequence[Tool], **options: Any) -> ConversationState:
+def run(script: Sequence[Any], tools: Sequence[Tool], **options: Any) -> ConversationState:
     with Conversation(Agent(ScriptedLLM(list(script)), tools, **options)) as conversation:
         conversation.send_message("go")
         state = conversation.run()
@@ -73,7 +73,7 @@ def reason(state: ConversationState) -> str:
 
 
 def test_the_same_call_with_the_same_result_is_told_of_and_then_stuck() -> None:
-    state = ran([("look", {"text": "a"})] * 20, [tool("look")])
+    state = run([("look", {"text": "a"})] * 20, [tool("look")])
     assert (state.status, state.steps, loop_messages(state)) == (
         S.STUCK,
         7,
@@ -87,7 +87,7 @@ def test_the_same_call_with_the_same_result_is_told_of_and_then_stuck() -> None:
 
 
 def test_an_agent_that_heeds_the_nudge_goes_on() -> None:
-    state = ran([("look", {"text": "a"})] * 5 + [("look", {"text": "b"}), "Done."], [tool("look")])
+    state = run([("look", {"text": "a"})] * 5 + [("look", {"text": "b"}), "Done."], [tool("look")])
     assert (state.status, loop_messages(state)) == (S.FINISHED, ["stuck:repeat after 4"])
 
 
@@ -98,7 +98,7 @@ def test_a_pattern_that_comes_again_is_told_of_again() -> None:
         *[("look", {"text": "a"})] * 4,
         "Done.",
     ]
-    assert loop_messages(ran(script, [tool("look")])) == [
+    assert loop_messages(run(script, [tool("look")])) == [
         "stuck:repeat after 4",
         "stuck:repeat after 9",
     ]
@@ -106,21 +106,21 @@ def test_a_pattern_that_comes_again_is_told_of_again() -> None:
 
 def test_polling_whose_result_changes_is_no_repeat() -> None:
     numbers = iter(range(100))
-    state = ran([("poll", {})] * 30 + ["Done."], [tool("poll", lambda text: f"{next(numbers)} %")])
+    state = run([("poll", {})] * 30 + ["Done."], [tool("poll", lambda text: f"{next(numbers)} %")])
     assert (state.status, loop_messages(state)) == (S.FINISHED, [])
 
 
 def test_a_result_that_says_that_something_is_at_work_is_left_out() -> None:
     waits = tool("wait", lambda text: ToolResult("nothing new", meta={"running": True}))
-    state = ran([("wait", {})] * 30 + ["Done."], [waits])
+    state = run([("wait", {})] * 30 + ["Done."], [waits])
     assert (state.status, loop_messages(state)) == (S.FINISHED, [])
-    state = ran([("look", {}), ("wait", {})] * 4 + ["Done."], [waits, tool("look")])
+    state = run([("look", {}), ("wait", {})] * 4 + ["Done."], [waits, tool("look")])
     assert loop_messages(state) == ["stuck:repeat after 7"]
 
 
 def test_a_changed_result_begins_the_count_anew() -> None:
     answers = iter(["x", "x", "x", "y", "y", "y", "x", "x", "x"])
-    state = ran([("look", {})] * 9 + ["Done."], [tool("look", lambda text: next(answers))])
+    state = run([("look", {})] * 9 + ["Done."], [tool("look", lambda text: next(answers))])
     assert (state.status, loop_messages(state)) == (S.FINISHED, [])
 
 
@@ -147,11 +147,11 @@ def test_steps_that_differ_are_no_repeat(change: str) -> None:
         ),
     )
     script = [*[first] * 3, other, *[first] * 3, "Done."]
-    assert loop_messages(ran(script, [look, tool("see")])) == []
+    assert loop_messages(run(script, [look, tool("see")])) == []
 
 
 def test_calls_side_by_side_are_one_step_whatever_order_their_results_come_in() -> None:
-    state = ran(
+    state = run(
         [[("look", {"text": "a"}), ("look", {"text": "b"})]] * 20, [tool("look", lambda text: text)]
     )
     assert (state.status, state.steps, loop_messages(state)) == (
@@ -162,7 +162,7 @@ def test_calls_side_by_side_are_one_step_whatever_order_their_results_come_in() 
 
 
 def test_two_steps_that_take_turns_are_ping_pong() -> None:
-    state = ran([("a", {}), ("b", {})] * 10, [tool("a"), tool("b")])
+    state = run([("a", {}), ("b", {})] * 10, [tool("a"), tool("b")])
     assert (state.status, state.steps, loop_messages(state)) == (
         S.STUCK,
         9,
@@ -174,7 +174,7 @@ def test_two_steps_that_take_turns_are_ping_pong() -> None:
     values = iter(range(100))
     assert (
         loop_messages(
-            ran(
+            run(
                 [*[("a", {}), ("b", {})] * 10, "Done."],
                 [tool("a", lambda text: str(next(values))), tool("b")],
             )
@@ -194,7 +194,7 @@ def test_calls_that_fail_in_the_same_way_are_an_error_loop_whatever_their_argume
             "timeout",
         )
 
-    state = ran([("fetch", {"text": "x" * n}) for n in range(20)], [tool("fetch", late)])
+    state = run([("fetch", {"text": "x" * n}) for n in range(20)], [tool("fetch", late)])
     assert (state.status, state.steps, loop_messages(state)) == (
         S.STUCK,
         8,
@@ -209,7 +209,7 @@ def test_calls_that_fail_in_the_same_way_are_an_error_loop_whatever_their_argume
 def test_errors_that_differ_are_no_loop() -> None:
     assert (
         loop_messages(
-            ran(
+            run(
                 [*[("read", {"text": f"{word}.txt"}) for word in "abcdefghij"], "Done."],
                 [tool("read", fails)],
             )
@@ -222,7 +222,7 @@ def test_errors_that_differ_are_no_loop() -> None:
         *[("read", {"text": "same"})] * 3,
         "Done.",
     ]
-    assert loop_messages(ran(script, [tool("read", fails), tool("look")])) == []
+    assert loop_messages(run(script, [tool("read", fails), tool("look")])) == []
 
 
 def test_numbers_count_in_results_and_not_in_errors() -> None:
@@ -233,27 +233,27 @@ def test_numbers_count_in_results_and_not_in_errors() -> None:
             raise ToolError(f"process {next(numbers)} died", retryable=False)
         return f"process {next(numbers)} is up"
 
-    assert loop_messages(ran([("run", {"text": "x"})] * 4 + ["Done."], [tool("run", work)])) == [
+    assert loop_messages(run([("run", {"text": "x"})] * 4 + ["Done."], [tool("run", work)])) == [
         "stuck:repeat after 4"
     ]
-    assert loop_messages(ran([("run", {})] * 10 + ["Done."], [tool("run", work)])) == []
+    assert loop_messages(run([("run", {})] * 10 + ["Done."], [tool("run", work)])) == []
 
 
 def test_calls_that_cannot_be_read_or_have_no_tool_are_compared_too() -> None:
-    state = ran([("nothing", {"a": 1})] * 20, [])
+    state = run([("nothing", {"a": 1})] * 20, [])
     assert (state.status, loop_messages(state)) == (S.STUCK, ["stuck:repeat after 4"])
     broken = [
         ToolCall("", "look", raw=f'{{"text": {"[" * n}', invalid="it is no JSON")
         for n in (1, 2, 3, 4)
     ]
-    assert loop_messages(ran([*broken, "Done."], [tool("look")])) == []
-    assert loop_messages(ran([*[broken[0]] * 4, "Done."], [tool("look")])) == [
+    assert loop_messages(run([*broken, "Done."], [tool("look")])) == []
+    assert loop_messages(run([*[broken[0]] * 4, "Done."], [tool("look")])) == [
         "stuck:repeat after 4"
     ]
 
 
 def test_answers_without_a_call_where_the_run_goes_on_are_a_monologue() -> None:
-    state = ran(["I think."] * 20, [], output_type={"type": "object"}, output_rounds=50)
+    state = run(["I think."] * 20, [], output_type={"type": "object"}, output_rounds=50)
     assert (state.status, state.steps) == (S.STUCK, 7)
     assert [one for one in loop_messages(state) if not one.startswith("output")] == [
         "stuck:monologue after 4"
@@ -381,10 +381,10 @@ def test_a_condensation_begins_anew_for_those_who_saw_it_and_those_who_open_its_
 
 def test_each_pattern_can_be_switched_off() -> None:
     repeats = [*[("look", {})] * 12, "Done."]
-    assert loop_messages(ran(repeats, [tool("look")], stuck=StuckDetector(repeat=None))) == []
+    assert loop_messages(run(repeats, [tool("look")], stuck=StuckDetector(repeat=None))) == []
     assert (
         loop_messages(
-            ran(
+            run(
                 [*[("a", {}), ("b", {})] * 6, "Done."],
                 [tool("a"), tool("b")],
                 stuck=StuckDetector(ping_pong=None),
@@ -394,13 +394,13 @@ def test_each_pattern_can_be_switched_off() -> None:
     )
     failing = [*[("read", {"text": str(n)}) for n in range(12)], "Done."]
     assert (
-        loop_messages(ran(failing, [tool("read", fails)], stuck=StuckDetector(errors=None))) == []
+        loop_messages(run(failing, [tool("read", fails)], stuck=StuckDetector(errors=None))) == []
     )
-    assert loop_messages(ran(repeats, [tool("look")], stuck=None)) == []
+    assert loop_messages(run(repeats, [tool("look")], stuck=None)) == []
 
 
 def test_thresholds_are_the_agents() -> None:
-    state = ran([("look", {})] * 20, [tool("look")], stuck=StuckDetector(repeat=2, after_nudge=1))
+    state = run([("look", {})] * 20, [tool("look")], stuck=StuckDetector(repeat=2, after_nudge=1))
     assert (state.status, state.steps, loop_messages(state)) == (
         S.STUCK,
         3,
@@ -444,7 +444,7 @@ def test_an_agents_file_and_its_serial_form_have_the_settings() -> None:
 
 
 def test_a_limit_comes_before_a_nudge() -> None:
-    state = ran([("look", {})] * 20, [tool("look")], limits=Limits(steps=4))
+    state = run([("look", {})] * 20, [tool("look")], limits=Limits(steps=4))
     assert (state.status, loop_messages(state)) == (S.ERROR, [])
 
 
@@ -553,7 +553,7 @@ def test_the_journals_of_that_test_have_what_they_are_to_have() -> None:
 
 
 def test_a_copy_goes_its_own_way() -> None:
-    events = ran([("look", {})] * 20, [tool("look")]).events
+    events = run([("look", {})] * 20, [tool("look")]).events
     one = fold(events[:8])
     other = one.copy()
     for event in events[8:]:
@@ -695,7 +695,7 @@ def test_a_fork_and_a_saved_state_count_on() -> None:
 
 
 def test_next_action_without_a_detector_sees_nothing() -> None:
-    events = ran([*[("look", {})] * 9, "Done."], [tool("look")], stuck=None).events
+    events = run([*[("look", {})] * 9, "Done."], [tool("look")], stuck=None).events
     at = next(
         index
         for index, event in enumerate(events)

@@ -57,11 +57,11 @@ def test_letters_beyond_ascii_are_about_a_token_each() -> None:
     assert tokens.text("\ud800") > 0
 
 
-def sized(script: Script) -> Sizes:
+def sizes_of(script: Script) -> Sizes:
     return Sizes.of(script.events)
 
 
-def answered(script: Script, text: str, counted: int, based_on: int | None = None) -> None:
+def append_answer(script: Script, text: str, counted: int, based_on: int | None = None) -> None:
     answer = script.answer(text, 1, based_on)
     script.events[-1] = ev.AssistantReplied(
         **{**{n: getattr(answer, n) for n in answer.__struct_fields__}, "usage": Usage(counted, 5)}
@@ -71,40 +71,40 @@ def answered(script: Script, text: str, counted: int, based_on: int | None = Non
 def test_what_the_provider_counted_is_known_and_only_what_came_since_is_estimated() -> None:
     script = Script()
     script.say("x" * 4000)
-    before = sized(script).tokens
+    before = sizes_of(script).tokens
     assert before == pytest.approx(1000 * tokens.UNCOUNTED, rel=0.02)
-    answered(script, "", 2000)
-    base = sized(script).tokens
+    append_answer(script, "", 2000)
+    base = sizes_of(script).tokens
     assert 2000 <= base < 2030
     script.result(script.events[-1].calls[0], "y" * 4000)
-    assert sized(script).tokens == pytest.approx(base + 2000, rel=0.02), (
+    assert sizes_of(script).tokens == pytest.approx(base + 2000, rel=0.02), (
         "a byte is worth what it was in the known part"
     )
-    answered(script, "", 3000)
-    assert 3000 <= sized(script).tokens < 3030
+    append_answer(script, "", 3000)
+    assert 3000 <= sizes_of(script).tokens < 3030
 
 
 def test_a_message_that_the_request_did_not_contain_is_no_part_of_what_was_counted() -> None:
     script = Script()
     script.say("x" * 4000)
     script.say("y" * 40_000)
-    answered(script, "", 1000, based_on=1)
-    assert sized(script).tokens == pytest.approx(11_000, rel=0.02)
+    append_answer(script, "", 1000, based_on=1)
+    assert sizes_of(script).tokens == pytest.approx(11_000, rel=0.02)
 
 
 def test_a_provider_that_counts_nothing_or_nonsense_is_not_believed() -> None:
     script = Script()
     script.say("x" * 40_000)
     for counted, at_least in ((0, 10_000), (1, 2_500), (10**9, 10_000)):
-        answered(script, "", counted)
-        assert at_least <= sized(script).tokens <= 61_000
+        append_answer(script, "", counted)
+        assert at_least <= sizes_of(script).tokens <= 61_000
         script.events.pop()
 
 
 # --- compactions by the provider ---
 
 
-def configured(wire: str, model: str) -> ev.AgentConfigured:
+def agent_event(wire: str, model: str) -> ev.AgentConfigured:
     return ev.AgentConfigured(
         seq=1,
         id="a",
@@ -141,7 +141,7 @@ def test_a_compaction_within_an_answer_counts_instead_of_the_history() -> None:
     script = Script()
     script.say("x" * 40_000)
     append_reply(script, openai_responses, responses_answer(words("a"), input_tokens=10_000))
-    sizes = Sizes.of(script.events, configured("openai_responses", "gpt-5"))
+    sizes = Sizes.of(script.events, agent_event("openai_responses", "gpt-5"))
     assert sizes.tokens == pytest.approx(10_000, rel=0.02)
     before = sizes.ratio
     append_reply(
@@ -156,11 +156,11 @@ def test_a_compaction_within_an_answer_counts_instead_of_the_history() -> None:
     append_reply(script, openai_responses, responses_answer(words("c"), input_tokens=2300))
     sizes.feed(script.events[-1])
     assert sizes.tokens == pytest.approx(2300, rel=0.02)
-    sizes.feed(configured("openai_chat", "other"))
+    sizes.feed(agent_event("openai_chat", "other"))
     assert sizes.tokens > 20_000, "another model is sent the whole history"
-    sizes.feed(configured("openai_responses", "gpt-5"))
+    sizes.feed(agent_event("openai_responses", "gpt-5"))
     assert sizes.tokens == pytest.approx(2300, rel=0.02)
-    sizes.feed(configured("", "fallback(gpt-5)"))
+    sizes.feed(agent_event("", "fallback(gpt-5)"))
     assert sizes.tokens == pytest.approx(2300, rel=0.02), "the last one may answer again"
 
 
@@ -185,11 +185,11 @@ def test_a_compaction_of_anthropic_counts_with_the_run_that_followed_it() -> Non
     event = script.events[-1]
     assert isinstance(event, ev.AssistantReplied)
     assert (event.usage.input_tokens, event.context_tokens) == (10_220, 120)
-    sizes = Sizes.of(script.events, configured("anthropic_messages", "claude-opus-5"))
+    sizes = Sizes.of(script.events, agent_event("anthropic_messages", "claude-opus-5"))
     assert 100 < sizes.tokens < 150
     failed = {"type": "compaction", "content": None}
     append_reply(script, anthropic_messages, claude_answer(failed, input_tokens=120))
-    sizes = Sizes.of(script.events, configured("anthropic_messages", "claude-opus-5"))
+    sizes = Sizes.of(script.events, agent_event("anthropic_messages", "claude-opus-5"))
     assert 100 < sizes.tokens < 200, "one that failed replaces nothing"
 
 
@@ -202,7 +202,7 @@ def test_results_that_anthropic_clears_do_not_count() -> None:
     cleared = claude_answer({"type": "text", "text": "b"}, input_tokens=1100, output_tokens=5)
     cleared["context_management"] = {"applied_edits": edits}
     append_reply(script, anthropic_messages, cleared)
-    sizes = sized(script)
+    sizes = sizes_of(script)
     assert sizes.tokens == pytest.approx(1100, rel=0.03)
     script.say("y" * 4000)
     sizes.feed(script.events[-1])
@@ -220,16 +220,16 @@ def test_a_condensation_takes_off_what_it_hides_and_trims_and_adds_its_summary()
         script.result(call, "r" * 8000)
     again = script.answer("b", calls=1)
     script.result(again.calls[0], "r" * 8000)
-    whole = sized(script).total
+    whole = sizes_of(script).total
     script.add(ev.HistoryCondensed, hidden=(), trimmed={again.calls[0].id: 400})
-    trimmed = sized(script).total
+    trimmed = sizes_of(script).total
     assert whole - trimmed == pytest.approx(1900, abs=60)
     script.add(ev.HistoryCondensed, hidden=(answer.seq,), summary="s" * 400)
-    hidden = sized(script).total
+    hidden = sizes_of(script).total
     assert trimmed - hidden == pytest.approx(3900, abs=60)
     script.add(ev.HistoryCondensed, hidden=(answer.seq, again.seq), summary="s" * 800)
-    assert hidden - sized(script).total == pytest.approx(0, abs=80)
-    assert sized(script).results == {}
+    assert hidden - sizes_of(script).total == pytest.approx(0, abs=80)
+    assert sizes_of(script).results == {}
 
 
 def test_it_is_what_a_real_request_has() -> None:

@@ -255,12 +255,12 @@ def test_a_child_that_somebody_paused_for_itself_does_not_go_on_with_its_parent(
 # --- outputs that are read again ---
 
 
-def _redacted(*_: Any) -> ToolResult:
+def _redact(*_: Any) -> ToolResult:
     return ToolResult((TextContent("[redacted]"),))
 
 
 @pytest.mark.parametrize(
-    ("background", "hooks"), [("true", []), (True, [Hook(after=_redacted, tools="delegate")])]
+    ("background", "hooks"), [("true", []), (True, [Hook(after=_redact, tools="delegate")])]
 )
 def test_a_parent_that_was_opened_again_knows_what_the_call_began(
     tmp_path: Path, background: Any, hooks: list[Hook]

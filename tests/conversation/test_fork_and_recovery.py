@@ -47,7 +47,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def finished(store: Store, id: str = "c") -> Conversation:
+def finished_conversation(store: Store, id: str = "c") -> Conversation:
     agent = Agent(ScriptedLLM([("add", {"a": 1, "b": 2}), "3."]), [add])
     conversation = Conversation(agent, store, id)
     conversation.send_message("1 + 2?")
@@ -59,7 +59,7 @@ def finished(store: Store, id: str = "c") -> Conversation:
 
 
 def test_a_fork_shares_what_was_and_goes_its_own_way(store: Store) -> None:
-    original = finished(store)
+    original = finished_conversation(store)
     answer = next(
         event.seq for event in original.get_history() if isinstance(event, ev.ToolCallFinished)
     )
@@ -95,7 +95,7 @@ def test_a_fork_shares_what_was_and_goes_its_own_way(store: Store) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seq", range(9))
 def test_a_fork_at_every_event_comes_to_an_end(store: Store, seq: int) -> None:
-    original = finished(store)
+    original = finished_conversation(store)
     agent = Agent(ScriptedLLM([("add", {"a": 1, "b": 2}), "3, forked."]), [add])
     with original.fork(seq, agent) as fork:
         if not seq:
@@ -115,7 +115,7 @@ def test_a_fork_at_every_event_comes_to_an_end(store: Store, seq: int) -> None:
 
 
 def test_a_fork_where_there_is_nothing_is_refused(store: Store) -> None:
-    original = finished(store)
+    original = finished_conversation(store)
     for wrong in (-1, 99, "3"):
         with pytest.raises(ConfigurationError, match="fork takes a seq"):
             original.fork(wrong)  # pyright: ignore
@@ -125,7 +125,7 @@ def test_a_fork_where_there_is_nothing_is_refused(store: Store) -> None:
 
 
 def test_a_state_can_be_looked_at_as_it_was(store: Store) -> None:
-    with finished(store) as conversation:
+    with finished_conversation(store) as conversation:
         state = conversation.state
     assert [state.at(seq).status.value for seq in range(len(state.events) + 1)] == [
         "idle",
@@ -198,7 +198,7 @@ def test_a_large_output_is_kept_once_and_shown_trimmed(store: Store) -> None:
 
 
 def test_a_small_output_stays_as_it_is(store: Store) -> None:
-    with finished(store) as conversation:
+    with finished_conversation(store) as conversation:
         [result] = [
             event for event in conversation.get_history() if isinstance(event, ev.ToolCallFinished)
         ]
@@ -226,7 +226,7 @@ def write_interrupted_journal(store: Store, name: str, arguments: dict[str, Any]
     store.release(lease)
 
 
-def settled(store: Store, reconcile: Any) -> tuple[list[str], dict[str, ToolResult], list[int]]:
+def settle_by(store: Store, reconcile: Any) -> tuple[list[str], dict[str, ToolResult], list[int]]:
     ran: list[str] = []
 
     def pay(amount: int, context: ToolContext) -> str:
@@ -259,7 +259,7 @@ def test_a_tool_that_knows_what_happened_settles_the_call(store: Store) -> None:
         questions.append((call.arguments, context.idempotency_key, context.attempt))
         return {"paid": 5}
 
-    ran, results, attempts = settled(store, reconcile)
+    ran, results, attempts = settle_by(store, reconcile)
     assert questions == [({"amount": 5}, "c:3.0", 1)]
     assert ran == []
     assert attempts == [1]
@@ -268,7 +268,7 @@ def test_a_tool_that_knows_what_happened_settles_the_call(store: Store) -> None:
 
 
 def test_a_tool_that_knows_that_nothing_happened_is_run_under_the_same_key(store: Store) -> None:
-    ran, results, attempts = settled(store, lambda call, context: None)
+    ran, results, attempts = settle_by(store, lambda call, context: None)
     assert ran == ["5 c:3.0 2"]
     assert attempts == [1, 2]
     assert results["3.0"].text == "paid now"
@@ -278,7 +278,7 @@ def test_a_tool_that_cannot_tell_leaves_it_unknown_and_the_model_is_told_why(sto
     def reconcile(call: ToolCall, context: ToolContext) -> None:
         raise ConnectionError("the bank is closed")
 
-    ran, results, attempts = settled(store, reconcile)
+    ran, results, attempts = settle_by(store, reconcile)
     assert ran == []
     assert attempts == [1]
     assert results["3.0"].meta == {"outcome": "unknown"}
@@ -366,7 +366,7 @@ def test_what_a_killed_process_left_running_is_ended_before_anything_else(tmp_pa
 
 
 def test_a_fork_of_nothing_does_not_become_somebody_else(store: Store) -> None:
-    finished(store, "x").close()
+    finished_conversation(store, "x").close()
     with Conversation(Agent(ScriptedLLM([])), store, "y") as other:
         with pytest.raises(StoreError):
             other.fork(0, id="x")
@@ -395,7 +395,7 @@ def test_a_state_takes_its_large_outputs_along(store: Store) -> None:
 def test_a_reconcile_that_says_yes_or_no_is_not_taken_for_the_result(
     store: Store, answer: bool
 ) -> None:
-    ran, results, _ = settled(store, lambda call, context: answer)
+    ran, results, _ = settle_by(store, lambda call, context: answer)
     assert ran == []
     assert results["3.0"].meta == {"outcome": "unknown"}
 

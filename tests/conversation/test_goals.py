@@ -226,12 +226,14 @@ def test_a_command_judge_needs_a_runtime_and_a_command_that_ends(tmp_path: Path)
         assert "could not be run" in error.message
 
 
-def priced(text: str) -> Any:
+def verdict_at_cost(text: str) -> Any:
     return lambda _: Completion(text, usage=Usage(100, 5), cost=0.25, model="judge-1")
 
 
 def test_a_judging_model_that_answers_in_another_form_is_asked_once_more() -> None:
-    other = ScriptedLLM([priced("Sure, it is done!"), priced('{"done": true}')], "judge-1")
+    other = ScriptedLLM(
+        [verdict_at_cost("Sure, it is done!"), verdict_at_cost('{"done": true}')], "judge-1"
+    )
     agent = Agent(ScriptedLLM(["It rains."]), goal=Goal("cited", RubricJudge("", other)))
     with run(agent) as one:
         assert one.state.status is S.FINISHED
@@ -246,7 +248,7 @@ def judge_costs(conversation: Conversation) -> list[tuple[float | None, str]]:
 
 
 def test_the_use_of_a_judge_that_comes_to_no_verdict_is_counted() -> None:
-    other = ScriptedLLM([priced("Looks good!"), priced("It does!")], "judge-1")
+    other = ScriptedLLM([verdict_at_cost("Looks good!"), verdict_at_cost("It does!")], "judge-1")
     agent = Agent(ScriptedLLM(["It rains."]), goal=Goal("cited", RubricJudge("", other)))
     with run(agent) as one:
         assert one.state.status is S.ERROR
@@ -256,7 +258,9 @@ def test_the_use_of_a_judge_that_comes_to_no_verdict_is_counted() -> None:
 
 def test_a_model_with_a_rubric_judges_and_its_cost_is_counted() -> None:
     no = '```json\n{"done": false, "score": 0.4, "missing": "cite a source"}\n```'
-    other = ScriptedLLM([priced(no), priced('{"done": true, "score": 1}')], "judge-1")
+    other = ScriptedLLM(
+        [verdict_at_cost(no), verdict_at_cost('{"done": true, "score": 1}')], "judge-1"
+    )
     goal = Goal("cited", RubricJudge("Each claim has a source.", other))
     store = MemoryStore()
     with run(Agent(ScriptedLLM(["It rains.", "It rains [1]."]), goal=goal), store=store) as one:

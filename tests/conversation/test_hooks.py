@@ -66,12 +66,12 @@ def run(script: list[Any], hooks: list[Hook], *, message: str = "go", **more: An
     return conversation
 
 
-def of(conversation: Conversation, kind: type[Any]) -> list[Any]:
+def events_of(conversation: Conversation, kind: type[Any]) -> list[Any]:
     return [event for event in conversation.get_history() if isinstance(event, kind)]
 
 
 def texts(conversation: Conversation) -> list[str]:
-    return [event.text for event in of(conversation, ev.MessageAdded)]
+    return [event.text for event in events_of(conversation, ev.MessageAdded)]
 
 
 def close_after_replay(conversation: Conversation) -> None:
@@ -87,7 +87,7 @@ def close_after_replay(conversation: Conversation) -> None:
 
 def test_before_a_call_arguments_are_changed_and_what_ran_is_shown() -> None:
     conversation = run([CALL, "done"], [Hook(lambda call, context: {"a": 5, "b": 5})])
-    [result] = of(conversation, ev.ToolCallFinished)
+    [result] = events_of(conversation, ev.ToolCallFinished)
     assert result.result.text == "10"
     assert result.result.meta[ARGUMENTS] == {"a": 5, "b": 5}
     close_after_replay(conversation)
@@ -98,23 +98,23 @@ def test_before_a_call_it_is_denied_answered_or_added_to() -> None:
         return Deny("not today")
 
     conversation = run([CALL, "done"], [Hook(deny)])
-    [result] = of(conversation, ev.ToolCallFinished)
+    [result] = events_of(conversation, ev.ToolCallFinished)
     assert result.result.is_error
     assert "'add' was not run: its hook deny denied it: not today" in result.result.text
-    assert not of(conversation, ev.NoteRecorded)
+    assert not events_of(conversation, ev.NoteRecorded)
     close_after_replay(conversation)
 
     conversation = run(
         [CALL, "done"], [Hook(returns((ToolResult("cached"), Add("It is an hour old."))))]
     )
-    [result] = of(conversation, ev.ToolCallFinished)
+    [result] = events_of(conversation, ev.ToolCallFinished)
     assert result.result.text == "cached\nIt is an hour old."
     close_after_replay(conversation)
 
     conversation = run(
         [CALL, "done"], [Hook(returns(Add("Mind the units.")), returns(Add("It is a sum.")))]
     )
-    [result] = of(conversation, ev.ToolCallFinished)
+    [result] = events_of(conversation, ev.ToolCallFinished)
     assert result.result.text == "3\nIt is a sum.\nMind the units."
     close_after_replay(conversation)
 
@@ -123,13 +123,13 @@ def test_after_a_call_its_result_is_changed_or_held_back() -> None:
     conversation = run(
         [CALL, "done"], [Hook(after=lambda call, result, context: ToolResult(f"{result.text}!"))]
     )
-    assert of(conversation, ev.ToolCallFinished)[0].result.text == "3!"
+    assert events_of(conversation, ev.ToolCallFinished)[0].result.text == "3!"
     close_after_replay(conversation)
     conversation = run(
         [CALL, "done"], [Hook(after=lambda call, result, context: Deny("a secret"), name="dlp")]
     )
     assert (
-        of(conversation, ev.ToolCallFinished)[0].result.text
+        events_of(conversation, ev.ToolCallFinished)[0].result.text
         == "'add' was run, but its result is held back: its hook dlp denied it: a secret"
     )
     close_after_replay(conversation)
@@ -140,10 +140,10 @@ def test_a_hook_of_a_call_that_fails_denies_and_is_noted(side: str) -> None:
     conversation = run(
         [CALL, "done"], [Hook(**{side: returns(ValueError("broken"))}, name="guard")]
     )
-    [result] = of(conversation, ev.ToolCallFinished)
+    [result] = events_of(conversation, ev.ToolCallFinished)
     assert result.result.is_error
     assert "its hook guard failed: ValueError: broken" in result.result.text
-    [note] = of(conversation, ev.NoteRecorded)
+    [note] = events_of(conversation, ev.NoteRecorded)
     assert note.about == "hook:guard"
     assert note.details == {"on": "tool", "failed": True}
     assert conversation.status is ConversationStatus.FINISHED
@@ -203,7 +203,7 @@ def test_before_the_model_is_asked_context_is_added_once_while_it_is_shown() -> 
     conversation.send_message("go")
     conversation.run()
     assert texts(conversation) == ["go", "The branch is main."]
-    assert of(conversation, ev.MessageAdded)[1].about.startswith("hook:git#")
+    assert events_of(conversation, ev.MessageAdded)[1].about.startswith("hook:git#")
     assert len(situations) == 3
     assert [
         type(event).__name__
@@ -225,7 +225,13 @@ def test_two_hooks_of_one_name_both_add() -> None:
     )
     assert texts(conversation) == ["go", "one", "two"]
     assert (
-        len({event.about.partition("#")[0] for event in of(conversation, ev.MessageAdded)[1:]}) == 2
+        len(
+            {
+                event.about.partition("#")[0]
+                for event in events_of(conversation, ev.MessageAdded)[1:]
+            }
+        )
+        == 2
     )
     close_after_replay(conversation)
 
@@ -241,7 +247,7 @@ def test_before_the_model_is_asked_a_hook_may_end_the_run(answer: Any, failed: b
     conversation.send_message("go")
     state = conversation.run()
     assert state.status is ConversationStatus.ERROR
-    [error] = of(conversation, ev.ErrorRecorded)
+    [error] = events_of(conversation, ev.ErrorRecorded)
     assert error.error == "HookDenied"
     assert error.message.startswith("The model was not asked: its hook guard")
     assert error.details == {"hook": "guard", "on": "model"} | ({"failed": True} if failed else {})
@@ -287,14 +293,14 @@ def test_a_changed_answer_loses_the_providers_form_and_is_noted() -> None:
     conversation = Conversation(agent)
     conversation.send_message("go")
     conversation.run()
-    [answer] = of(conversation, ev.AssistantReplied)
+    [answer] = events_of(conversation, ev.AssistantReplied)
     assert (answer.text, bytes(answer.native), answer.response_id, answer.usage) == (
         "the word is ***",
         b"",
         "",
         Usage(3, 4),
     )
-    [note] = of(conversation, ev.NoteRecorded)
+    [note] = events_of(conversation, ev.NoteRecorded)
     assert (note.about, note.text) == ("hook:dlp", "changed the model's answer: text")
     assert not any(b"xyzzy" in event.to_json() for event in conversation.get_history())
     conversation.close()
@@ -307,8 +313,8 @@ def test_calls_of_an_answer_are_changed_before_anything_is_decided() -> None:
         return None
 
     conversation = run([CALL, "done"], [Hook(after=other, on="model")])
-    assert of(conversation, ev.AssistantReplied)[0].calls[0].arguments == {"a": 20, "b": 1}
-    assert of(conversation, ev.ToolCallFinished)[0].result.text == "21"
+    assert events_of(conversation, ev.AssistantReplied)[0].calls[0].arguments == {"a": 20, "b": 1}
+    assert events_of(conversation, ev.ToolCallFinished)[0].result.text == "21"
     close_after_replay(conversation)
 
 
@@ -316,11 +322,11 @@ def test_a_denied_answer_is_told_why_and_asked_for_again() -> None:
     conversation = run(
         ["rude", CALL, "fine"], [Hook(after=returns(Deny("be polite")), on="model", name="tone")]
     )
-    denied, *others = of(conversation, ev.AssistantReplied)
+    denied, *others = events_of(conversation, ev.AssistantReplied)
     assert (denied.text, denied.calls, denied.stop_reason) == ("", (), "denied")
     assert [one.text for one in others] == ["", "fine"]
     assert conversation.state.steps == 3
-    [message] = of(conversation, ev.MessageAdded)[1:]
+    [message] = events_of(conversation, ev.MessageAdded)[1:]
     assert message.about == "hook:tone@model"
     assert "be polite" in message.text
     assert conversation.status is ConversationStatus.FINISHED
@@ -333,14 +339,14 @@ def test_answers_that_are_denied_again_and_again_end_the_run() -> None:
         [Hook(after=lambda answer, context: Deny("no"), on="model", name="tone")],
     )
     assert conversation.status is ConversationStatus.ERROR
-    [error] = of(conversation, ev.ErrorRecorded)
+    [error] = events_of(conversation, ev.ErrorRecorded)
     assert (error.error, error.details["hook"]) == ("HookDenied", "tone")
     assert "3 times in a row" in error.message
-    assert len(of(conversation, ev.AssistantReplied)) == 3
+    assert len(events_of(conversation, ev.AssistantReplied)) == 3
     assert not any(b'"text":"a"' in event.to_json() for event in conversation.get_history())
     conversation.run()  # a new attempt counts from zero
     assert (
-        len(of(conversation, ev.AssistantReplied)) == 4
+        len(events_of(conversation, ev.AssistantReplied)) == 4
         or conversation.status is ConversationStatus.ERROR
     )
     conversation.close()
@@ -363,15 +369,15 @@ def test_answers_that_are_denied_again_and_again_end_the_run() -> None:
 def test_a_check_of_an_answer_that_fails_holds_it_back(answer: Any) -> None:
     conversation = run(["secret", "later"], [Hook(after=returns(answer), on="model", name="dlp")])
     assert conversation.status is ConversationStatus.ERROR
-    assert of(conversation, ev.ErrorRecorded)[0].details == {
+    assert events_of(conversation, ev.ErrorRecorded)[0].details == {
         "hook": "dlp",
         "on": "model",
         "failed": True,
     }
-    assert of(conversation, ev.NoteRecorded)[0].about == "hook:dlp"
+    assert events_of(conversation, ev.NoteRecorded)[0].about == "hook:dlp"
     assert not any(b"secret" in event.to_json() for event in conversation.get_history())
     assert conversation.run().status is ConversationStatus.FINISHED
-    assert of(conversation, ev.AssistantReplied)[-1].text == "later"
+    assert events_of(conversation, ev.AssistantReplied)[-1].text == "later"
     close_after_replay(conversation)
 
 
@@ -394,7 +400,7 @@ def test_a_message_is_changed_denied_and_added_to() -> None:
         conversation.send_message("the password is x")
     assert (caught.value.hook, caught.value.on, caught.value.failed) == ("filter", "message", False)
     assert texts(conversation) == ["HELLO", "It is Sunday."]
-    edit, denial = of(conversation, ev.NoteRecorded)
+    edit, denial = events_of(conversation, ev.NoteRecorded)
     assert (edit.text, denial.details) == (
         "changed the message",
         {"on": "message", "failed": False},
@@ -442,7 +448,10 @@ def test_messages_through_the_inbox_are_heard_by_hooks_too() -> None:
     assert (again.value.hook, again.value.on) == ("filter", "message")
     assert texts(conversation) == ["first (user)", "good (user)"]
     assert (
-        sum(note.text.endswith("denied it: no") for note in of(conversation, ev.NoteRecorded)) == 3
+        sum(
+            note.text.endswith("denied it: no") for note in events_of(conversation, ev.NoteRecorded)
+        )
+        == 3
     )
     conversation.close()
 
@@ -467,8 +476,8 @@ def test_a_message_hook_that_fails_lets_nothing_through(answer: Any) -> None:
     with pytest.raises(HookDenied) as caught:
         conversation.send_message("hello")
     assert caught.value.failed
-    assert not of(conversation, ev.MessageAdded)
-    assert of(conversation, ev.NoteRecorded)[0].details["failed"]
+    assert not events_of(conversation, ev.MessageAdded)
+    assert events_of(conversation, ev.NoteRecorded)[0].details["failed"]
     conversation.close()
 
 
@@ -485,7 +494,7 @@ def test_a_stop_hook_has_the_run_go_on() -> None:
     conversation = run(["done", CALL, "tests pass"], [Hook(hook, on="stop", name="tested")])
     assert conversation.status is ConversationStatus.FINISHED
     assert [(one.text, one.denied) for one in stops] == [("done", 0), ("tests pass", 1)]
-    assert of(conversation, ev.MessageAdded)[1].about == "hook:tested@stop"
+    assert events_of(conversation, ev.MessageAdded)[1].about == "hook:tested@stop"
     assert texts(conversation)[1] == "Run the tests."
     close_after_replay(conversation)
 
@@ -496,8 +505,8 @@ def test_a_stop_hook_that_is_never_content_is_not_heard_for_ever() -> None:
         [Hook(lambda stopping, context: Deny("more"), on="stop", name="never")],
     )
     assert conversation.status is ConversationStatus.FINISHED
-    assert len(of(conversation, ev.AssistantReplied)) == 4
-    [note] = of(conversation, ev.NoteRecorded)
+    assert len(events_of(conversation, ev.AssistantReplied)) == 4
+    [note] = events_of(conversation, ev.NoteRecorded)
     assert note.about == "hook:never"
     assert note.details == {"reason": "more"}
     close_after_replay(conversation)
@@ -515,7 +524,7 @@ def test_other_ends_are_not_asked_about() -> None:
 def test_a_stop_hook_that_fails_does_not_let_the_run_be_finished() -> None:
     conversation = run(["done"], [Hook(returns(ValueError("broken")), on="stop", name="tested")])
     assert conversation.status is ConversationStatus.ERROR
-    assert of(conversation, ev.ErrorRecorded)[0].details == {
+    assert events_of(conversation, ev.ErrorRecorded)[0].details == {
         "hook": "tested",
         "on": "stop",
         "failed": True,
@@ -523,7 +532,7 @@ def test_a_stop_hook_that_fails_does_not_let_the_run_be_finished() -> None:
     assert (
         conversation.run().status is ConversationStatus.FINISHED
     )  # the hook is asked again, without a model call
-    assert len(of(conversation, ev.AssistantReplied)) == 1
+    assert len(events_of(conversation, ev.AssistantReplied)) == 1
     close_after_replay(conversation)
 
 
@@ -571,8 +580,8 @@ def test_a_condensation_is_denied_or_told_more(
     assert [one.instructions for one in condensations] == ["briefly"]
     assert condensations[0].tokens > 0
     assert keeper.instructions == instructions
-    assert of(conversation, ev.HistoryCondensed)[-1].failed == failed
-    assert bool(of(conversation, ev.HistoryCondensed)[-1].hidden) is not bool(failed)
+    assert events_of(conversation, ev.HistoryCondensed)[-1].failed == failed
+    assert bool(events_of(conversation, ev.HistoryCondensed)[-1].hidden) is not bool(failed)
     conversation.close()
 
 
@@ -677,7 +686,7 @@ def test_an_interrupt_and_a_close_cancel_a_hook_that_waits(place: str, how: str)
     if how == "interrupt":
         conversation.interrupt()
         assert conversation.wait(30) is ConversationStatus.PAUSED
-        assert not of(conversation, ev.ErrorRecorded)
+        assert not events_of(conversation, ev.ErrorRecorded)
         inside.clear()
     conversation.close()
     assert not [

@@ -70,7 +70,7 @@ def run(script: list[Any], *hooks: Hook, **more: Any) -> Conversation:
     return conversation
 
 
-def of(conversation: Conversation, kind: type[Any]) -> list[Any]:
+def events_of(conversation: Conversation, kind: type[Any]) -> list[Any]:
     return [event for event in conversation.get_history() if isinstance(event, kind)]
 
 
@@ -138,18 +138,18 @@ def test_a_command_changes_denies_and_adds_to_calls() -> None:
     conversation = run(
         [CALL, "done"], Hook(command=say({"arguments": {"a": 5, "b": 6}, "context": "Changed."}))
     )
-    assert of(conversation, ev.ToolCallFinished)[0].result.text == "11\nChanged."
+    assert events_of(conversation, ev.ToolCallFinished)[0].result.text == "11\nChanged."
     conversation.close()
     conversation = run(
         [CALL, "done"],
         Hook(command=say({"result": {"content": [{"type": "text", "text": "cached"}]}})),
     )
-    assert of(conversation, ev.ToolCallFinished)[0].result.text == "cached"
+    assert events_of(conversation, ev.ToolCallFinished)[0].result.text == "cached"
     conversation.close()
     for command in (say({"deny": "not now"}), shell("echo not now >&2; exit 2")):
         conversation = run([CALL, "done"], Hook(command=command, name="guard"))
         assert (
-            of(conversation, ev.ToolCallFinished)[0].result.text
+            events_of(conversation, ev.ToolCallFinished)[0].result.text
             == "'add' was not run: its hook guard denied it: not now"
         )
         conversation.close()
@@ -176,11 +176,14 @@ def test_a_command_changes_denies_and_adds_elsewhere() -> None:
         ),
     )
     conversation.close()
-    texts = [event.text for event in of(conversation, ev.MessageAdded)]
+    texts = [event.text for event in events_of(conversation, ev.MessageAdded)]
     assert texts[:2] == ["GO", "The branch is main."]
     assert "be polite" in texts[2]
     assert texts[3] == "go on"
-    assert [event.text for event in of(conversation, ev.AssistantReplied)][:2] == ["", "FINE"]
+    assert [event.text for event in events_of(conversation, ev.AssistantReplied)][:2] == [
+        "",
+        "FINE",
+    ]
 
 
 def test_a_command_changes_the_calls_of_an_answer() -> None:
@@ -189,7 +192,7 @@ def test_a_command_changes_the_calls_of_an_answer() -> None:
         " 10\nprint(json.dumps({'calls': calls}) if calls else '')"
     )
     conversation = run([CALL, "done"], Hook(command=command, on="model", when="after"))
-    assert of(conversation, ev.ToolCallFinished)[0].result.text == "12"
+    assert events_of(conversation, ev.ToolCallFinished)[0].result.text == "12"
     conversation.close()
 
 
@@ -222,11 +225,11 @@ def test_a_command_that_fails_denies(command: list[str], problem: str) -> None:
     owned = Owned()
     timeout = 0.5 if "sleep" in command[-1] else 30.0
     conversation = run([CALL, "done"], Hook(command=command, name="guard", timeout=timeout))
-    [result] = of(conversation, ev.ToolCallFinished)
+    [result] = events_of(conversation, ev.ToolCallFinished)
     assert result.result.is_error
     assert f"'add' was not run: its hook guard failed: " in result.result.text  # noqa: F541
     assert problem in result.result.text
-    assert of(conversation, ev.NoteRecorded)[0].about == "hook:guard"
+    assert events_of(conversation, ev.NoteRecorded)[0].about == "hook:guard"
     conversation.close()
     owned.wait_until_released()
 
@@ -235,7 +238,7 @@ def test_a_command_that_does_not_read_or_reads_much_is_served_alike() -> None:
     conversation = run(
         [ToolCall("", "add", {"a": 1, "b": 2}), "done"], Hook(command=shell("exit 0"))
     )
-    assert of(conversation, ev.ToolCallFinished)[0].result.text == "3"
+    assert events_of(conversation, ev.ToolCallFinished)[0].result.text == "3"
     conversation.close()
     big = "x" * 1_000_000
     conversation = Conversation(
@@ -264,7 +267,7 @@ def test_what_a_command_leaves_running_is_ended_with_its_group(tmp_path: Path) -
     conversation = run(
         [CALL, "done"], Hook(command=shell(f"sleep 300 >/dev/null 2>&1 & echo $! > {pid}"))
     )
-    assert of(conversation, ev.ToolCallFinished)[0].result.text == "3"
+    assert events_of(conversation, ev.ToolCallFinished)[0].result.text == "3"
     until(lambda: not _alive(int(pid.read_text())))
     conversation.close()
     owned.wait_until_released()
@@ -273,7 +276,7 @@ def test_what_a_command_leaves_running_is_ended_with_its_group(tmp_path: Path) -
 def test_who_left_the_group_and_holds_the_output_does_not_hold_up_the_hook() -> None:
     began = time.monotonic()
     conversation = run([CALL, "done"], Hook(command=shell("setsid sleep 60 & exit 0")))
-    assert of(conversation, ev.ToolCallFinished)[0].result.text == "3"
+    assert events_of(conversation, ev.ToolCallFinished)[0].result.text == "3"
     assert time.monotonic() - began < 30
     conversation.close()
 
@@ -655,7 +658,7 @@ def test_a_hook_that_is_asked_from_many_threads_at_once_leaves_nothing(tmp_path:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [event.text for event in of(conversation, ev.MessageAdded)] == ["heard"] * 12
+    assert [event.text for event in events_of(conversation, ev.MessageAdded)] == ["heard"] * 12
     conversation.close()
     assert os.path.exists(tmp_path)
     owned.wait_until_released()

@@ -68,7 +68,7 @@ class Gate:
         self.open()
 
 
-def guarded(hook: Callable[..., Any], *script: Any, **options: Any) -> Agent:
+def agent_with_hook(hook: Callable[..., Any], *script: Any, **options: Any) -> Agent:
     return Agent(ScriptedLLM([*script, *["done"] * 9]), hooks=[Hook(hook, on="message")], **options)
 
 
@@ -87,7 +87,7 @@ def test_a_hook_of_one_conversation_delays_no_other_one_of_the_store(path: Path)
         SQLiteStore(path) as store,
         SQLiteStore(path) as other,
         Gate() as gate,
-        Conversation(guarded(gate), store, "slow") as slow,
+        Conversation(agent_with_hook(gate), store, "slow") as slow,
         Conversation(Agent(ScriptedLLM(["done"])), store, "quick") as quick,
     ):
         slow.start_thread()
@@ -103,7 +103,7 @@ def test_a_hook_of_one_conversation_delays_no_other_one_of_the_store(path: Path)
 
 
 def test_a_post_does_not_wait_for_the_hooks_of_its_message(store: Store) -> None:
-    with Gate() as gate, Conversation(guarded(gate), store, "c") as conversation:
+    with Gate() as gate, Conversation(agent_with_hook(gate), store, "c") as conversation:
         conversation.start_thread()
         store.post("c", cmd.Send("wait"))
         assert gate.entered.wait(30)
@@ -117,7 +117,7 @@ def test_the_store_shows_that_it_lives_while_a_hook_is_asked(path: Path) -> None
         SQLiteStore(path, lease_seconds=0.3) as store,
         SQLiteStore(path) as other,
         Gate() as gate,
-        Conversation(guarded(gate), store, "c") as conversation,
+        Conversation(agent_with_hook(gate), store, "c") as conversation,
     ):
         conversation.start_thread()
         (owner,) = [file for file in path.parent.glob("*-owners/*") if file.is_file()]
@@ -145,7 +145,7 @@ def test_a_posted_stop_passes_a_posted_message_whose_hook_is_slow(
         SQLiteStore(path) as store,
         SQLiteStore(path) as other,
         Gate() as gate,
-        Conversation(guarded(gate, ("work", {}), tools=[work]), store, "c") as conversation,
+        Conversation(agent_with_hook(gate, ("work", {}), tools=[work]), store, "c") as conversation,
     ):
         conversation.start_thread()
         conversation.send_message("go")
@@ -234,7 +234,7 @@ def test_a_hook_that_raises_anything_denies_its_message_and_ends_no_thread_of_th
     with (
         SQLiteStore(path) as store,
         SQLiteStore(path) as other,
-        Conversation(guarded(hook), store, "c") as conversation,
+        Conversation(agent_with_hook(hook), store, "c") as conversation,
     ):
         conversation.start_thread()
         other.post("c", cmd.Send("bad"), "k")
@@ -251,7 +251,7 @@ def test_a_hook_that_raises_anything_denies_its_message_and_ends_no_thread_of_th
 def test_a_close_frees_all_that_wait_for_a_hook_that_ignores_it(store: Store) -> None:
     errors: list[BaseException] = []
     with Gate() as gate:
-        conversation = Conversation(guarded(gate), store, "c")
+        conversation = Conversation(agent_with_hook(gate), store, "c")
 
         def execute(text: str, key: str | None) -> None:
             try:
@@ -286,7 +286,7 @@ def test_a_close_waits_for_the_thread_of_the_inbox_and_names_one_that_does_not_e
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Gate() as gate:
-        conversation = Conversation(guarded(gate), store, "c")
+        conversation = Conversation(agent_with_hook(gate), store, "c")
         conversation.start_thread()
         store.post("c", cmd.Send("wait"))
         assert gate.entered.wait(30)
@@ -301,7 +301,7 @@ def test_a_close_waits_for_the_thread_of_the_inbox_and_names_one_that_does_not_e
         ended.set()
         context.cancelled.wait(60)
 
-    conversation = Conversation(guarded(obedient), store, "d")
+    conversation = Conversation(agent_with_hook(obedient), store, "d")
     conversation.start_thread()
     store.post("d", cmd.Send("wait"))
     assert ended.wait(30)
@@ -318,7 +318,7 @@ def test_a_hook_of_a_posted_message_may_close_the_conversation(store: Store) -> 
         conversation.close()
         closed.set()
 
-    conversation = Conversation(guarded(hook), store, "c")
+    conversation = Conversation(agent_with_hook(hook), store, "c")
     conversation.start_thread()
     store.post("c", cmd.Send("hello"))
     assert closed.wait(30)
@@ -333,7 +333,7 @@ def test_what_is_posted_while_a_caller_waits_for_its_hook_is_carried_out_after_i
         SQLiteStore(path) as store,
         SQLiteStore(path) as other,
         Gate() as gate,
-        Conversation(guarded(gate), store, "c") as conversation,
+        Conversation(agent_with_hook(gate), store, "c") as conversation,
     ):
         caller = threading.Thread(target=conversation.execute, args=(cmd.Send("wait"), "k1"))
         caller.start()
@@ -352,7 +352,7 @@ def test_many_posts_share_a_thread(store: Store) -> None:
         threads.add(threading.current_thread())
         time.sleep(0.002)
 
-    with Conversation(guarded(hook), store, "c") as conversation:
+    with Conversation(agent_with_hook(hook), store, "c") as conversation:
         conversation.send_message("0")
         for number in range(1, 100):
             store.post("c", cmd.Send(str(number)))

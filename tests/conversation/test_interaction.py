@@ -709,7 +709,7 @@ _START = {
 }
 
 
-def _ended(why: str) -> list[dict[str, Any]]:
+def _end_of_message(why: str) -> list[dict[str, Any]]:
     return [
         {"type": "message_delta", "delta": {"stop_reason": why}, "usage": {"output_tokens": 5}},
         {"type": "message_stop"},
@@ -764,7 +764,7 @@ MESSAGES = [
             "delta": {"type": "input_json_delta", "partial_json": ' "a"}'},
         },
         {"type": "content_block_stop", "index": 2},
-        *_ended("tool_use"),
+        *_end_of_message("tool_use"),
         with_names=True,
     ),
     events(
@@ -773,7 +773,7 @@ MESSAGES = [
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Do"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "ne."}},
         {"type": "content_block_stop", "index": 0},
-        *_ended("end_turn"),
+        *_end_of_message("end_turn"),
         with_names=True,
     ),
 ]

@@ -168,7 +168,7 @@ def test_a_conversation_with_labels_is_replayed_byte_for_byte(store: Store) -> N
 # --- titles by a model or a rule ---
 
 
-def titled(titler: Any, store: Store, *answers: str) -> ev.AnyEvent:
+def title_event(titler: Any, store: Store, *answers: str) -> ev.AnyEvent:
     agent = Agent(ScriptedLLM([*(answers or ("Done.",))]), title=titler)
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("Fix the dates\nin the report.")
@@ -189,7 +189,7 @@ def test_a_rule_writes_the_title_once(store: Store) -> None:
         texts.append(text)
         return f"  {len(texts)}:\n{text[:7]}"
 
-    label = titled(rule, store)
+    label = title_event(rule, store)
     assert isinstance(label, ev.ConversationLabelled)
     assert (label.title, label.by) == ("1: Fix the", "rule")
     with Conversation(Agent(ScriptedLLM(["Ok."]), title=rule), store, "c") as conversation:
@@ -250,7 +250,7 @@ def test_a_title_that_the_user_sets_meanwhile_is_kept(store: Store) -> None:
 
 @pytest.mark.parametrize("titler", [lambda _: 1 / 0, lambda _: " ", ScriptedLLM([])])
 def test_a_title_that_fails_is_noted_and_not_tried_again(store: Store, titler: Any) -> None:
-    assert isinstance(titled(titler, store), ev.NoteRecorded)
+    assert isinstance(title_event(titler, store), ev.NoteRecorded)
     agent = Agent(ScriptedLLM(["Ok."]), title=titler)
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("And now?")

@@ -531,7 +531,7 @@ def test_ctrl_c_at_any_line_of_a_wait_leaves_the_lock_as_it_was() -> None:
 # --- Ctrl-C at any line of a run ---
 
 
-def ours(frame: FrameType) -> bool:
+def is_our_code(frame: FrameType) -> bool:
     parts = Path(frame.f_code.co_filename).parts
     return "conversation" in parts or Path(frame.f_code.co_filename).name in ("view.py", "agent.py")
 
@@ -563,7 +563,7 @@ def run_with_ctrl_c(line: int) -> tuple[bool, str]:
     conversation.send_message("one")  # takes the lease
     where: list[str] = []
     try:
-        with breaking_in(ours, line, KeyboardInterrupt) as where:
+        with breaking_in(is_our_code, line, KeyboardInterrupt) as where:
             conversation.run()
             conversation.send_message("two")
             conversation.run()
@@ -697,7 +697,9 @@ class Gated:
         return next(self.answers, "ok")
 
 
-def at(status: ConversationStatus, started: bool = False) -> tuple[Conversation, Gated]:
+def conversation_in(
+    status: ConversationStatus, started: bool = False
+) -> tuple[Conversation, Gated]:
     """Return a conversation in a status, with a model that waits at its gate when it is called
     again."""
     answers: dict[ConversationStatus, list[Any]] = {
@@ -737,7 +739,7 @@ REST = [S.IDLE, S.FINISHED, S.STUCK, S.ERROR]
 def test_a_message_to_a_started_conversation_at_rest_runs_it_in_the_same_append(
     status: ConversationStatus,
 ) -> None:
-    conversation, gated = at(status, started=True)
+    conversation, gated = conversation_in(status, started=True)
     conversation.send_message("more")
     assert conversation.status is S.RUNNING
     assert [event.type for event in conversation.get_history()[-2:]] == [
@@ -754,7 +756,7 @@ def test_a_message_to_a_conversation_that_nobody_started_waits_for_start_or_run(
     status: ConversationStatus,
 ) -> None:
     for how in ("start_thread", "run"):
-        conversation, gated = at(status)
+        conversation, gated = conversation_in(status)
         event = conversation.send_message("more")
         assert conversation.status is status
         assert conversation.get_history()[-1] == event
@@ -771,7 +773,7 @@ def test_a_message_to_a_conversation_that_nobody_started_waits_for_start_or_run(
 
 @pytest.mark.parametrize("status", REST)
 def test_start_without_a_message_changes_no_status(status: ConversationStatus) -> None:
-    conversation, gated = at(status)
+    conversation, gated = conversation_in(status)
     before = conversation.get_history()
     conversation.start_thread()
     assert conversation.wait(LONG) is status
@@ -782,7 +784,7 @@ def test_start_without_a_message_changes_no_status(status: ConversationStatus) -
 @pytest.mark.parametrize("status", [S.IDLE, S.FINISHED])
 @pytest.mark.parametrize("method", ["resume", "run", "interrupt"])
 def test_at_rest_without_a_message_nothing_happens(status: ConversationStatus, method: str) -> None:
-    conversation, gated = at(status)
+    conversation, gated = conversation_in(status)
     before = conversation.get_history()
     getattr(conversation, method)()
     assert conversation.status is status
@@ -791,7 +793,7 @@ def test_at_rest_without_a_message_nothing_happens(status: ConversationStatus, m
 
 
 def test_resume_alone_does_not_begin_a_run_that_nobody_drives() -> None:
-    conversation, gated = at(S.IDLE)
+    conversation, gated = conversation_in(S.IDLE)
     conversation.send_message("hello")
     conversation.resume()
     assert conversation.status is S.IDLE
@@ -801,7 +803,7 @@ def test_resume_alone_does_not_begin_a_run_that_nobody_drives() -> None:
 @pytest.mark.parametrize("status", [S.ERROR, S.STUCK])
 @pytest.mark.parametrize("started", [True, False])
 def test_resume_and_run_try_again_after(status: ConversationStatus, started: bool) -> None:
-    conversation, gated = at(status, started)
+    conversation, gated = conversation_in(status, started)
     if started:
         conversation.resume()
         assert conversation.status is S.RUNNING
@@ -821,7 +823,7 @@ def test_pause_from_anywhere_and_interrupt_of_what_runs_lead_to_paused(
 ) -> None:
     if how == "interrupt" and status in REST:
         return
-    conversation, gated = at(status)
+    conversation, gated = conversation_in(status)
     getattr(conversation, how)()
     assert conversation.status is S.PAUSED
     conversation.send_message("unchanged")
@@ -836,7 +838,7 @@ def test_pause_from_anywhere_and_interrupt_of_what_runs_lead_to_paused(
 def test_resume_after_a_pause_goes_on_if_there_is_something_to_do(
     status: ConversationStatus, then: ConversationStatus
 ) -> None:
-    conversation, gated = at(status, started=True)
+    conversation, gated = conversation_in(status, started=True)
     conversation.pause()
     conversation.resume()
     assert conversation.status is then
@@ -846,7 +848,7 @@ def test_resume_after_a_pause_goes_on_if_there_is_something_to_do(
 
 
 def test_a_message_while_paused_runs_at_resume_also_without_a_thread() -> None:
-    conversation, gated = at(S.IDLE)
+    conversation, gated = conversation_in(S.IDLE)
     conversation.pause()
     conversation.send_message("go")
     gated.gate.set()
@@ -856,7 +858,7 @@ def test_a_message_while_paused_runs_at_resume_also_without_a_thread() -> None:
 
 @pytest.mark.parametrize("status", [*REST, S.RUNNING, S.PAUSED])
 def test_close_writes_nothing_and_what_it_cut_off_goes_on(status: ConversationStatus) -> None:
-    conversation, gated = at(status)
+    conversation, gated = conversation_in(status)
     before = conversation.get_history()
     conversation.close(timeout=0)
     assert conversation.status is S.CLOSED
@@ -872,7 +874,7 @@ def test_close_writes_nothing_and_what_it_cut_off_goes_on(status: ConversationSt
 
 
 def test_waiting_for_confirmation_is_not_changed_by_a_message() -> None:
-    conversation, gated = at(S.IDLE)
+    conversation, gated = conversation_in(S.IDLE)
     with conversation.hosting.journal as journal:
         journal.add(ev.StatusChanged, status=S.WAITING_FOR_CONFIRMATION.value)
     conversation.send_message("go on")
@@ -1517,7 +1519,7 @@ def test_a_state_is_pickled_and_copied() -> None:
 
 @pytest.mark.parametrize("status", [S.PAUSED, S.ERROR, S.STUCK, S.FINISHED, S.RUNNING, S.IDLE])
 def test_a_state_of_any_status_goes_on_in_a_new_conversation(status: ConversationStatus) -> None:
-    conversation, gated = at(status)
+    conversation, gated = conversation_in(status)
     state = conversation.state
     finish(conversation, gated)
     with Conversation.from_state(state, Agent(ScriptedLLM(lambda request: "on"))) as second:

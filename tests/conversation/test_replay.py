@@ -46,7 +46,7 @@ def fetch(url: str) -> str:
     return f"page {url}"
 
 
-def lively(store: Any = None) -> tuple[Conversation, ScriptedLLM, Agent]:
+def busy_conversation(store: Any = None) -> tuple[Conversation, ScriptedLLM, Agent]:
     """Return a conversation with messages during model and tool calls, parallel calls, tools
     that change in the middle, a pause and an empty answer; its model; and its agent."""
     conversation: Conversation
@@ -95,7 +95,7 @@ def bodies(events: Sequence[ev.AnyEvent]) -> list[bytes]:
 
 def test_a_lively_conversation_is_replayed_byte_for_byte(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db", "process") as store:
-        conversation, llm, agent = lively(store)
+        conversation, llm, agent = busy_conversation(store)
         conversation.close()
         recorded = [request.body for request in llm.requests]
         assert len(recorded) == 7
@@ -143,7 +143,7 @@ def test_nothing_is_run_and_nothing_is_asked_in_a_replay() -> None:
     assert len(llm.requests) == 2
 
 
-def recorded(**changes: Any) -> tuple[list[ev.AnyEvent], dict[str, Any]]:
+def record(**changes: Any) -> tuple[list[ev.AnyEvent], dict[str, Any]]:
     parts: dict[str, Any] = {
         "llm": ScriptedLLM([("add", {"a": 1, "b": 2}), "3."]),
         "tools": [add],
@@ -182,7 +182,7 @@ def recorded(**changes: Any) -> tuple[list[ev.AnyEvent], dict[str, Any]]:
 def test_the_first_request_that_differs_is_told_readably(
     changes: dict[str, Any], expected: str | None
 ) -> None:
-    events, parts = recorded(**changes)
+    events, parts = record(**changes)
     result = replay(events, Agent(**parts))
     if expected is None:
         assert result.same
@@ -198,7 +198,7 @@ def test_the_first_request_that_differs_is_told_readably(
 def test_a_wire_that_writes_messages_in_another_way_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    events, _ = recorded()
+    events, _ = record()
     plain = openai_chat.results
     monkeypatch.setattr(
         openai_chat,
@@ -238,7 +238,7 @@ def test_a_view_that_orders_in_another_way_is_noticed(monkeypatch: pytest.Monkey
 
 
 def test_a_loop_that_decides_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    conversation, _, _ = lively()
+    conversation, _, _ = busy_conversation()
     conversation.close()
     events = conversation.get_history()
     monkeypatch.setattr(replay_module, "nudge_for", lambda answer: None)  # pyright: ignore

@@ -388,7 +388,7 @@ for i in range(3):
     def forbidden(item: str, count: int = 1) -> str:
         raise AssertionError("called again")
 
-    end = finished(state, "4.0") - 1
+    end = seq_of_result(state, "4.0") - 1
     tools = [Tool("look", "", forbidden), Tool("put", "", forbidden)]
     agent = Agent(ScriptedLLM(["Done."]), tools, code=True)
     with Conversation.from_state(state.at(end), agent, id="copy") as conversation:
@@ -404,7 +404,7 @@ for n in ("x", "y"):
 """
     text, state = run(code)
     started = set[str]()
-    ends = finished(state, "4.0")
+    ends = seq_of_result(state, "4.0")
     for seq in range(6, ends):
         match state.events[seq - 1]:
             case ev.ToolCallStarted(call_id=id):
@@ -427,7 +427,7 @@ for n in ("x", "y"):
         assert replay(copied.events, agent).same
 
 
-def finished(state: ConversationState, call_id: str) -> int:
+def seq_of_result(state: ConversationState, call_id: str) -> int:
     return next(
         event.seq
         for event in state.events

@@ -697,7 +697,7 @@ def test_two_kills_leave_one_message_for_each_occurrence() -> None:
         check(crash)
 
 
-def alone(store: SQLiteStore, folder: Path) -> None:
+def program_without_ring(store: SQLiteStore, folder: Path) -> None:
     """Set the timers of `program` without a ring: the conversation fires them when it is opened."""
     clock = Clock()
     with conversation(store, clock) as c:
@@ -713,5 +713,5 @@ def alone(store: SQLiteStore, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_kill_leaves_one_message_where_nobody_rings() -> None:
-    for crash in crash_at_every_append(alone):
+    for crash in crash_at_every_append(program_without_ring):
         check(crash)

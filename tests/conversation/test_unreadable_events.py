@@ -562,7 +562,7 @@ def stored_events(path: Path, id: str) -> list[bytes]:
     return rows
 
 
-def broken(event: ev.Event, old: bytes, new: bytes) -> bytes:
+def damage_event(event: ev.Event, old: bytes, new: bytes) -> bytes:
     """Return an event's JSON with one part replaced."""
     data = ev.encode(event)
     assert old in data
@@ -818,7 +818,7 @@ LOOKED = (ev.ToolCallFinished, {"call_id": "3.1", "result": ToolResult("seen")})
 def test_a_damaged_answer_makes_its_calls_of_unknown_outcome_and_none_runs(tmp_path: Path) -> None:
     world = World(tmp_path)
     journal: list[Any] = world.journal(*STARTS, FINISHED)
-    journal[2] = broken(journal[2], b'"arguments":{"text":"a"}', b'"arguments":"a"')
+    journal[2] = damage_event(journal[2], b'"arguments":{"text":"a"}', b'"arguments":"a"')
     state, model = world.run(journal, ["I look first."])
     assert (state.status, world.effects) == (S.FINISHED, [])
     assert "An answer of yours stood here" in str(checked_messages(model)[-1]["content"])
@@ -838,7 +838,7 @@ def model_tokens(state: ConversationState) -> int:
 def test_a_damaged_result_is_told_as_lost_and_its_call_is_not_repeated(tmp_path: Path) -> None:
     world = World(tmp_path)
     journal: list[Any] = world.journal(*STARTS, FINISHED, LOOKED)
-    journal[5] = broken(journal[5], b'"content":[', b'"content":[7,')
+    journal[5] = damage_event(journal[5], b'"content":[', b'"content":[7,')
     state, model = world.run(journal, ["done"])
     assert (state.status, world.effects) == (S.FINISHED, [])
     texts = {
@@ -854,7 +854,7 @@ def test_a_damaged_result_is_told_as_lost_and_its_call_is_not_repeated(tmp_path:
 def test_a_call_whose_start_is_damaged_may_have_begun(tmp_path: Path, id_readable: bool) -> None:
     world = World(tmp_path)
     journal: list[Any] = world.journal(START)
-    journal[3] = broken(
+    journal[3] = damage_event(
         journal[3],
         b'"callId":"3.0"',
         b'"callId":"3.0","attempt":"x"' if id_readable else b'"callId":5',
@@ -875,7 +875,7 @@ def test_a_result_whose_call_cannot_be_told_leaves_no_call_to_run(tmp_path: Path
     world = World(tmp_path)
     decision = (ev.DecisionMade, {"call_id": "3.0", "decision": "reject", "by": "user"})
     journal: list[Any] = world.journal(decision, FINISHED)
-    journal[4] = broken(journal[4], b'"callId":"3.0"', b'"callId":null')
+    journal[4] = damage_event(journal[4], b'"callId":"3.0"', b'"callId":null')
     state, model = world.run(journal, ["done"])
     assert (state.status, world.effects) == (S.FINISHED, [])
     checked_messages(model)
@@ -887,7 +887,7 @@ def test_a_call_whose_decision_is_damaged_waits_for_one(tmp_path: Path, decision
     journal: list[Any] = world.journal(
         (ev.DecisionMade, {"call_id": "3.0", "decision": decision, "arguments_hash": "x"})
     )
-    journal[3] = broken(journal[3], f'"{decision}"'.encode(), b'"maybe"')
+    journal[3] = damage_event(journal[3], f'"{decision}"'.encode(), b'"maybe"')
     state, _ = world.run(journal, ["done"])
     assert (state.status, world.effects) == (S.WAITING_FOR_CONFIRMATION, [])
     (waiting,) = state.pending_confirmations
@@ -912,7 +912,7 @@ def test_a_call_that_ran_under_a_damaged_approval_is_never_repeated(tmp_path: Pa
     journal: list[Any] = world.journal(*STARTS[1:], approve)
     journal[3], journal[4] = journal[4], journal[3]
     journal = [msgspec.structs.replace(event, seq=seq) for seq, event in enumerate(journal, 1)]
-    journal[3] = broken(journal[3], b'"approve"', b'"maybe"')
+    journal[3] = damage_event(journal[3], b'"approve"', b'"maybe"')
     state, model = world.run(journal, ["done"])
     assert state.status is S.FINISHED
     texts = {
@@ -930,7 +930,7 @@ def test_a_status_that_cannot_be_read_is_a_pause(tmp_path: Path) -> None:
         "c",
         [
             message(1, "go"),
-            broken(
+            damage_event(
                 ev.StatusChanged(seq=2, id="e2", timestamp=NOW, status="running"),
                 b'"running"',
                 b"7",
@@ -946,7 +946,9 @@ def test_a_damaged_prompt_is_announced_anew(tmp_path: Path) -> None:
     world = World(tmp_path)
     head = ev.AgentConfigured(seq=1, id="e1", timestamp=NOW, system_prompt="Be brief.", model="m")
     state, model = world.run(
-        [broken(head, b'"Be brief."', b"7"), message(2, "go")], ["done"], system_prompt="Be brief."
+        [damage_event(head, b'"Be brief."', b"7"), message(2, "go")],
+        ["done"],
+        system_prompt="Be brief.",
     )
     assert state.status is S.FINISHED
     assert checked_messages(model)[0]["content"] == "Be brief."
@@ -969,7 +971,7 @@ def test_a_damaged_condensation_hides_nothing(tmp_path: Path) -> None:
     journal: list[Any] = [
         message(1, "hello"),
         answered,
-        broken(condensation, b'"hidden":[1,2]', b'"hidden":"all"'),
+        damage_event(condensation, b'"hidden":[1,2]', b'"hidden":"all"'),
         message(4, "go"),
     ]
     state, model = world.run(journal, ["done"])
@@ -1110,7 +1112,11 @@ def test_a_replay_stops_at_a_damaged_event_and_says_so(tmp_path: Path) -> None:
         write_journal(
             path,
             "c",
-            [*journal[: seq - 1], broken(journal[seq - 1], b'"second"', b"2"), *journal[seq:]],
+            [
+                *journal[: seq - 1],
+                damage_event(journal[seq - 1], b'"second"', b"2"),
+                *journal[seq:],
+            ],
         )
         with reopen(store) as conversation:
             result = conversation.replay(agent)
@@ -1127,7 +1133,7 @@ def test_statistics_exports_and_logs_take_damaged_events(tmp_path: Path) -> None
 
     world = World(tmp_path)
     journal: list[Any] = world.journal(*STARTS, FINISHED, LOOKED)
-    journal[5] = broken(journal[5], b'"content":[', b'"content":[7,')
+    journal[5] = damage_event(journal[5], b'"content":[', b'"content":[7,')
     write_journal(world.path, "c", [*journal, URL.replace(b'"seq":1', b'"seq":8')], "running")
     with SQLiteStore(world.path, "process") as store:
         (summary,) = store.list()

@@ -1,6 +1,6 @@
 """The client against aimock, a server of four makers' APIs that answers from fixtures, checks
 keys and thinking, and breaks off (`tests/mock_servers.py`). The live checks of
-`test_llm_live` run against it, too."""
+`test_live` run against it, too."""
 
 from __future__ import annotations
 

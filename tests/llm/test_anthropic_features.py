@@ -599,7 +599,7 @@ def test_a_conversation_asks_again_after_a_pause_for_a_compaction() -> None:
 # --- calls of the provider's own tools without a result ---
 
 
-def searched(id: str = "s1") -> dict[str, Any]:
+def search_result(id: str = "s1") -> dict[str, Any]:
     return {"type": "web_search_tool_result", "tool_use_id": id, "content": []}
 
 
@@ -650,7 +650,7 @@ def test_input_that_was_cut_off_is_not_sent_back_even_in_a_pause() -> None:
 
 def test_a_pause_goes_on_with_the_call_and_its_result_stays_in_the_next_answer() -> None:
     paused = message(text("I look."), server_call("s1", "web_search", q=1), stop="pause_turn")
-    resumed_answer = message(searched(), text("Done."))
+    resumed_answer = message(search_result(), text("Done."))
     blocks, _ = talk([paused, resumed_answer], ["hi"])
     assert blocks == [["text"], ["text", "s1"]]
     blocks, _ = talk([paused, resumed_answer, message(text("Bye."))], ["hi", "more"])
@@ -660,7 +660,9 @@ def test_a_pause_goes_on_with_the_call_and_its_result_stays_in_the_next_answer()
 def test_a_message_within_a_pause_ends_the_call() -> None:
     paused = message(text("I look."), server_call("s1", "web_search", q=1), stop="pause_turn")
     history = Transcript([Message("hi")])
-    with ModelServer([paused, message(searched(), text("Done.")), message(), message()]) as server:
+    with ModelServer(
+        [paused, message(search_result(), text("Done.")), message(), message()]
+    ) as server:
         llm = model(server)
         first = llm.completion(history)
         second = llm.completion(Transcript([Message("hi"), first]))

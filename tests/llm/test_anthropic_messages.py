@@ -84,14 +84,14 @@ def message(*content: Any, stop: str | None = "end_turn", **more: Any) -> dict[s
     }
 
 
-def parsed(answer: Any) -> Completion:
+def parse_plain(answer: Any) -> Completion:
     return wire.parse(json.dumps(answer).encode())
 
 
-def echoed(answer: Any, **changes: Any) -> Any:
+def echo(answer: Any, **changes: Any) -> Any:
     """Return the content of an answer in the next request, or None if it has none."""
     completion = msgspec.structs.replace(
-        parsed(answer) if isinstance(answer, dict) else answer, **changes
+        parse_plain(answer) if isinstance(answer, dict) else answer, **changes
     )
     fragment = wire.assistant(completion.text, completion.calls, completion.native, {})
     return json.loads(fragment)["content"] if fragment else None
@@ -272,8 +272,8 @@ def test_an_ordinary_answer_has_no_native_form() -> None:
         message(text("a"), tool_use(caller={"type": "direct"}), stop="tool_use"),
         message(),
     ):
-        assert not parsed(answer).native
-        assert Completion.from_json(parsed(answer).to_json()) == parsed(answer)
+        assert not parse_plain(answer).native
+        assert Completion.from_json(parse_plain(answer).to_json()) == parse_plain(answer)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_what_the_api_gives_and_does_not_take_is_left_out() -> None:
         tool_use("b", caller={"type": "direct"}),
         stop="tool_use",
     )
-    assert echoed(answer) == [
+    assert echo(answer) == [
         thinking(),
         text("a", citations=[cited, cited]),
         {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
@@ -349,21 +349,21 @@ def test_what_the_api_gives_and_does_not_take_is_left_out() -> None:
 
 
 def test_an_answer_does_not_end_in_thinking_or_white_space() -> None:
-    assert echoed(
+    assert echo(
         message(thinking(), text("a \n"), thinking("cut", ""), text(" "), stop="max_tokens")
     ) == [thinking(), text("a")]
-    assert echoed(message(thinking(), stop="max_tokens")) is None
+    assert echo(message(thinking(), stop="max_tokens")) is None
 
 
 def test_a_call_in_a_native_form_follows_the_calls_of_the_journal() -> None:
     answer = message(
         thinking(), tool_use("a", input={"n": 1}), tool_use("b"), tool_use("gone"), stop="tool_use"
     )
-    first, second, _ = parsed(answer).calls
+    first, second, _ = parse_plain(answer).calls
     edited = msgspec.structs.replace(first, arguments={"n": 2})
     broken = msgspec.structs.replace(second, raw="{", invalid="It is not JSON.")
     added = ToolCall("7.3", "more", {"x": 1}, "c.d")
-    blocks = echoed(answer, calls=(edited, broken, added))
+    blocks = echo(answer, calls=(edited, broken, added))
     assert blocks[:3] == [
         thinking(),
         tool_use("a", input={"n": 2}),
@@ -376,12 +376,12 @@ def test_two_calls_of_one_id_get_ids_of_ours_in_the_native_form_too() -> None:
     answer = message(
         thinking(), tool_use("same"), tool_use("same", input={"n": 2}), stop="tool_use"
     )
-    calls = parsed(answer).calls
+    calls = parse_plain(answer).calls
     assert [call.provider_id for call in calls] == ["same", ""]
     calls_with_ids = tuple(
         msgspec.structs.replace(call, id=f"3.{number}") for number, call in enumerate(calls)
     )
-    ids = [block["id"] for block in echoed(answer, calls=calls_with_ids)[1:]]
+    ids = [block["id"] for block in echo(answer, calls=calls_with_ids)[1:]]
     results = json.loads(wire.results([(call, ToolResult("x")) for call in calls_with_ids], {}))[
         "content"
     ]
@@ -663,14 +663,14 @@ def test_the_output_limit_makes_room_for_thinking(
     "citations", [5, [1], [None], ["file_id"], {"file_id": 1}, [{"file_id": "x", "a": 1}, 7]]
 )
 def test_citations_of_any_shape_go_back(citations: Any) -> None:
-    (block,) = echoed(message(text("hi", citations=citations)))
+    (block,) = echo(message(text("hi", citations=citations)))
     assert block["citations"] == (
         [{"a": 1}, 7] if citations == [{"file_id": "x", "a": 1}, 7] else citations
     )
 
 
 def test_a_native_call_goes_back_with_the_id_that_its_result_has() -> None:
-    answer = parsed(message(thinking(), tool_use("call_0"), stop="tool_use"))
+    answer = parse_plain(message(thinking(), tool_use("call_0"), stop="tool_use"))
     call = msgspec.structs.replace(answer.calls[0], provider_id="call_0_2")
     assert json.loads(wire.assistant("", (call,), answer.native, {}))["content"] == [
         thinking(),
@@ -857,7 +857,7 @@ def test_an_answer_is_read() -> None:
         text("three"),
         stop="tool_use",
     )
-    completion = parsed(answer)
+    completion = parse_plain(answer)
     assert (completion.text, completion.reasoning) == ("one two\n\nthree", "a\n\nb")
     assert completion.calls == (ToolCall("", "t", {"n": 1}, "x"),)
     assert (completion.stop_reason, completion.model, completion.response_id, completion.wire) == (
@@ -877,13 +877,13 @@ def test_usage_is_read_with_cached_and_reasoning_tokens() -> None:
         "output_tokens": 50,
         "output_tokens_details": {"thinking_tokens": 20},
     }
-    assert parsed(message(text("a"), usage=usage)).usage == Usage(100, 50, 80, 17, 20)
-    assert parsed(
+    assert parse_plain(message(text("a"), usage=usage)).usage == Usage(100, 50, 80, 17, 20)
+    assert parse_plain(
         message(text("a"), usage={**usage, "cache_read_input_tokens": None})
     ).usage == Usage(20, 50, 0, 17, 20)
-    assert parsed(message(text("a"), usage=None)).usage == Usage()
+    assert parse_plain(message(text("a"), usage=None)).usage == Usage()
     assert (
-        parsed(
+        parse_plain(
             message(
                 text("a"),
                 usage={"input_tokens": "9", "output_tokens": -1, "output_tokens_details": 3},
@@ -908,27 +908,27 @@ def test_usage_is_read_with_cached_and_reasoning_tokens() -> None:
     ],
 )
 def test_stop_reasons_are_normalised(stop: str | None, reason: str) -> None:
-    assert parsed(message(text("a"), stop=stop)).stop_reason == reason
+    assert parse_plain(message(text("a"), stop=stop)).stop_reason == reason
 
 
 def test_an_answer_with_calls_stopped_for_them() -> None:
-    assert parsed(message(tool_use(), stop="end_turn")).stop_reason == "tool_calls"
-    assert parsed(message(tool_use(), stop="max_tokens")).stop_reason == "length"
+    assert parse_plain(message(tool_use(), stop="end_turn")).stop_reason == "tool_calls"
+    assert parse_plain(message(tool_use(), stop="max_tokens")).stop_reason == "length"
 
 
 def test_a_refusal_without_a_word_is_an_error() -> None:
     details = {"type": "refusal", "category": "cyber", "explanation": "not this"}
-    for parse in (lambda answer: parsed(answer), lambda answer: streamed(sse(answer))):
+    for parse in (lambda answer: parse_plain(answer), lambda answer: parse_stream(sse(answer))):
         with pytest.raises(ContentFiltered, match=r"refused to answer \(cyber: not this\)"):
             parse(message(stop="refusal", stop_details=details))
     with pytest.raises(ContentFiltered, match="refused to answer"):
-        parsed(message(thinking(), stop="refusal"))
+        parse_plain(message(thinking(), stop="refusal"))
 
 
 def test_provider_run_tools_are_no_calls() -> None:
     server = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"q": 1}}
     mcp = {"type": "mcp_tool_use", "id": "m", "name": "ask", "server_name": "x", "input": {}}
-    assert parsed(message(server, mcp, text("a"))).calls == ()
+    assert parse_plain(message(server, mcp, text("a"))).calls == ()
 
 
 @pytest.mark.parametrize(
@@ -966,13 +966,15 @@ def test_an_answer_that_is_not_quite_json_is_read() -> None:
 
 def test_an_error_with_status_200_is_an_error() -> None:
     with pytest.raises(ServerError, match="Overloaded"):
-        parsed({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+        parse_plain(
+            {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+        )
 
 
 # --- streams ---
 
 
-def streamed(
+def parse_stream(
     stream: str | bytes, on_delta: Callable[[Delta], object] | None = None, size: int = 0
 ) -> Completion:
     data = stream.encode() if isinstance(stream, str) else stream
@@ -1102,8 +1104,8 @@ def same(actual: Completion, expected: Completion) -> bool:
 
 
 def test_a_stream_gives_what_the_plain_answer_gives() -> None:
-    answer = streamed(STREAM)
-    assert same(answer, parsed(ANSWER))
+    answer = parse_stream(STREAM)
+    assert same(answer, parse_plain(ANSWER))
     assert json.loads(bytes(answer.native)) == ANSWER["content"]
     assert answer.usage == Usage(10, 9, 7, 0, 4)
 
@@ -1111,7 +1113,7 @@ def test_a_stream_gives_what_the_plain_answer_gives() -> None:
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 def test_a_stream_is_read_at_any_cut_and_line_end(newline: str, size: int) -> None:
-    assert streamed(STREAM.replace("\n", newline), size=size) == streamed(STREAM)
+    assert parse_stream(STREAM.replace("\n", newline), size=size) == parse_stream(STREAM)
 
 
 @given(
@@ -1125,7 +1127,7 @@ def test_a_stream_cut_at_random_gives_the_same(cuts: list[int], newline: str) ->
     ends = [min(cut, len(data)) for cut in sorted(cuts)]
     for first, last in zip([0, *ends], [*ends, len(data)], strict=True):
         parser.feed(data[first:last])
-    assert parser.finish() == streamed(STREAM)
+    assert parser.finish() == parse_stream(STREAM)
 
 
 FINISHED = STREAM.encode().index(b'"type": "message_delta"') + len(
@@ -1139,13 +1141,13 @@ def test_a_stream_that_ends_at_any_byte_before_the_finish_is_an_error(newline: b
     data = STREAM.encode()
     for at in range(FINISHED):
         with pytest.raises(StreamInterrupted):
-            streamed(data[:at].replace(b"\n", newline) or b"\n")
+            parse_stream(data[:at].replace(b"\n", newline) or b"\n")
 
 
 def test_a_stream_that_ends_after_the_finish_is_whole() -> None:
     data = STREAM.encode()
     for at in range(FINISHED, len(data)):
-        assert streamed(data[:at]) == streamed(STREAM)
+        assert parse_stream(data[:at]) == parse_stream(STREAM)
 
 
 @given(st.integers(0, len(STREAM.encode()) - 1), st.binary(min_size=1, max_size=3))
@@ -1153,7 +1155,7 @@ def test_a_stream_that_ends_after_the_finish_is_whole() -> None:
 def test_damaged_bytes_give_an_answer_or_an_error_of_ours(at: int, garbage: bytes) -> None:
     data = STREAM.encode()
     try:
-        answer = streamed(data[:at] + garbage + data[at + len(garbage) :])
+        answer = parse_stream(data[:at] + garbage + data[at + len(garbage) :])
     except LLMError:
         return
     assert Completion.from_json(answer.to_json()) == answer
@@ -1248,20 +1250,20 @@ def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(
         },
     ]
     reads: list[Callable[[], Completion]] = [
-        lambda: parsed(value),
-        lambda: parsed(message(block)),
-        lambda: parsed({**message(), key: value}),
+        lambda: parse_plain(value),
+        lambda: parse_plain(message(block)),
+        lambda: parse_plain({**message(), key: value}),
     ]
     for one in odd:
         reads.append(
-            lambda one=one: streamed(
+            lambda one=one: parse_stream(
                 events(START, begin(0, text("")), one, STOP, MESSAGE_STOP).encode(
                     "utf-8", "replace"
                 )
             )
         )
         reads.append(
-            lambda one=one: streamed(
+            lambda one=one: parse_stream(
                 f"data: {json.dumps(START)}\n\ndata: {json.dumps(one)}\n\ndata:"
                 f" {json.dumps(STOP)}\n\n"
             )
@@ -1276,14 +1278,14 @@ def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(
 
 def test_a_message_stop_alone_does_not_finish_an_answer() -> None:
     with pytest.raises(StreamInterrupted):
-        streamed(
+        parse_stream(
             events(START, begin(0, text("")), delta(0, "text_delta", text="half"), MESSAGE_STOP)
         )
 
 
 def test_a_finish_needs_no_message_stop_and_no_last_blank_line() -> None:
     stream = events(START, begin(0, text("a")), STOP)
-    assert streamed(stream.rstrip("\n")).text == "a"
+    assert parse_stream(stream.rstrip("\n")).text == "a"
     parser = MessagesStream()
     parser.feed(stream.encode())
     assert (parser.finished, parser.done) == (True, False)
@@ -1292,12 +1294,14 @@ def test_a_finish_needs_no_message_stop_and_no_last_blank_line() -> None:
 
 
 def test_what_follows_the_message_stop_is_not_read() -> None:
-    assert streamed(events(START, begin(0, text("a")), STOP, MESSAGE_STOP, "garbage")).text == "a"
+    assert (
+        parse_stream(events(START, begin(0, text("a")), STOP, MESSAGE_STOP, "garbage")).text == "a"
+    )
 
 
 def usage(*counts: Any) -> Usage:
     start = {"type": "message_start", "message": {**message(stop=None), "usage": counts[0]}}
-    return streamed(
+    return parse_stream(
         events(start, *[{**STOP, "usage": one} for one in counts[1:]], MESSAGE_STOP)
     ).usage
 
@@ -1333,7 +1337,7 @@ def test_counts_that_come_later_replace_those_before_zeros_too_and_absent_ones_s
 
 def test_deltas_tell_text_thoughts_and_calls_in_order() -> None:
     deltas: list[Delta] = []
-    answer = streamed(STREAM, deltas.append)
+    answer = parse_stream(STREAM, deltas.append)
     assert (
         "".join(one.text for one in deltas if one.kind == "text")
         == answer.text
@@ -1352,7 +1356,7 @@ def test_deltas_tell_text_thoughts_and_calls_in_order() -> None:
 
 def test_thoughts_are_told_apart() -> None:
     deltas: list[Delta] = []
-    answer = streamed(sse(message(thinking("one"), thinking("two"))), deltas.append)
+    answer = parse_stream(sse(message(thinking("one"), thinking("two"))), deltas.append)
     assert "".join(one.text for one in deltas) == answer.reasoning == "one\n\ntwo"
 
 
@@ -1366,7 +1370,7 @@ def test_blocks_that_begin_with_their_content_are_read() -> None:
         begin(2, tool_use(input={"n": 1})),
         STOP,
     )
-    answer = streamed(stream, deltas.append)
+    answer = parse_stream(stream, deltas.append)
     assert (answer.reasoning, answer.text, answer.calls[0].arguments) == ("hm", "ab", {"n": 1})
     assert deltas == [
         Delta("reasoning", "hm"),
@@ -1386,7 +1390,7 @@ def test_blocks_of_a_server_that_numbers_them_all_alike_are_told_apart() -> None
         delta(0, "input_json_delta", partial_json='{"n":1}'),
         STOP,
     )
-    answer = streamed(stream)
+    answer = parse_stream(stream)
     assert (answer.text, answer.calls[0].arguments) == ("a", {"n": 1})
 
 
@@ -1402,7 +1406,7 @@ def test_unknown_events_and_deltas_are_kept_or_passed_over() -> None:
         delta(0, "other_delta", count=2),
         STOP,
     )
-    assert json.loads(bytes(streamed(stream).native)) == [
+    assert json.loads(bytes(parse_stream(stream).native)) == [
         {"type": "compaction", "content": "so far", "items": [1, 2], "count": 2}
     ]
 
@@ -1414,14 +1418,14 @@ def test_a_call_whose_arguments_are_no_object_is_invalid_and_goes_back_as_one(
     raw: str, why: str
 ) -> None:
     pieces = [delta(1, "input_json_delta", partial_json=letter) for letter in raw]
-    answer = streamed(events(START, begin(0, thinking()), begin(1, tool_use()), *pieces, STOP))
+    answer = parse_stream(events(START, begin(0, thinking()), begin(1, tool_use()), *pieces, STOP))
     assert why in answer.calls[0].invalid
     assert (answer.calls[0].raw, answer.calls[0].arguments) == (raw, {})
-    assert echoed(answer) == [thinking(), tool_use(input={"invalid_json": raw})]
+    assert echo(answer) == [thinking(), tool_use(input={"invalid_json": raw})]
 
 
 def test_arguments_with_bare_line_breaks_are_read_and_go_back_as_json() -> None:
-    answer = streamed(
+    answer = parse_stream(
         events(
             START,
             begin(0, thinking()),
@@ -1431,14 +1435,14 @@ def test_arguments_with_bare_line_breaks_are_read_and_go_back_as_json() -> None:
         )
     )
     assert answer.calls[0].arguments == {"a": "x\ny"}
-    assert echoed(answer) == [thinking(), tool_use(input={"a": "x\ny"})]
+    assert echo(answer) == [thinking(), tool_use(input={"a": "x\ny"})]
 
 
 def test_the_arguments_of_a_providers_own_tool_that_were_cut_off_are_an_object_all_the_same() -> (
     None
 ):
     block = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
-    answer = streamed(
+    answer = parse_stream(
         events(START, begin(0, block), delta(0, "input_json_delta", partial_json='{"q": "'), STOP)
     )
     assert json.loads(bytes(answer.native)) == [{**block, "input": {"invalid_json": '{"q": "'}}]
@@ -1453,13 +1457,13 @@ def test_a_surrogate_pair_cut_in_two_is_put_together() -> None:
     stream = (
         events(START, begin(0, text(""))) + halves + halves.replace("ud83d", "ude00") + events(STOP)
     )
-    assert streamed(stream).text == "😀"
-    assert streamed(stream.replace("ude00", "ud83d")).text == "\ufffd\ufffd"
+    assert parse_stream(stream).text == "😀"
+    assert parse_stream(stream.replace("ude00", "ud83d")).text == "\ufffd\ufffd"
 
 
 def test_a_second_answer_within_the_first_is_a_bad_response() -> None:
     with pytest.raises(BadResponse, match="second"):
-        streamed(events(START, begin(0, text("a")), START, begin(0, text("a")), STOP))
+        parse_stream(events(START, begin(0, text("a")), START, begin(0, text("a")), STOP))
 
 
 @pytest.mark.parametrize(
@@ -1477,7 +1481,7 @@ def test_a_second_answer_within_the_first_is_a_bad_response() -> None:
 )
 def test_an_event_of_another_shape_is_a_bad_response(event: Any) -> None:
     with pytest.raises(BadResponse):
-        streamed(events(START, begin(0, text("")), event, STOP))
+        parse_stream(events(START, begin(0, text("")), event, STOP))
 
 
 @pytest.mark.parametrize(
@@ -1497,7 +1501,7 @@ def test_an_error_in_a_stream_is_raised_as_its_type(kind: str, error: type) -> N
         {"type": "error", "error": {"type": kind, "message": "sorry"}},
     )
     with pytest.raises(error, match="sorry"):
-        streamed(stream)
+        parse_stream(stream)
 
 
 @given(
@@ -1523,8 +1527,8 @@ def test_an_error_in_a_stream_is_raised_as_its_type(kind: str, error: type) -> N
 def test_whatever_a_model_says_survives_its_stream_and_the_journal(
     content: list[Any], size: int
 ) -> None:
-    expected = parsed(message(*content))
-    answer = streamed(sse(message(*content), size=size), size=size)
+    expected = parse_plain(message(*content))
+    answer = parse_stream(sse(message(*content), size=size), size=size)
     assert same(answer, expected)
     again = Completion.from_json(answer.to_json())
     fragment = wire.assistant(again.text, again.calls, again.native, {})

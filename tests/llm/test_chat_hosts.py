@@ -81,7 +81,7 @@ def ask(body: Any, model: str = "m", **settings: Any) -> Completion:
     return answer
 
 
-def both(message: dict[str, Any], *deltas: dict[str, Any], **settings: Any) -> Completion:
+def ask_both_ways(message: dict[str, Any], *deltas: dict[str, Any], **settings: Any) -> Completion:
     """Return the answer that a message and the pieces of it give."""
     answer = ask(plain(message), **settings)
     streamed = ask(stream(*map(delta, deltas), delta({}, "stop")), **settings)
@@ -406,7 +406,7 @@ def test_a_message_that_is_repeated_at_the_end_of_a_stream_is_read_once() -> Non
 
 
 def test_a_refusal_is_no_answer() -> None:
-    answer = both(
+    answer = ask_both_ways(
         {"content": None, "refusal": "I will not."}, {"refusal": "I will "}, {"refusal": "not."}
     )
     assert (answer.text, answer.refusal, answer.stop_reason) == ("", "I will not.", "refusal")
@@ -421,7 +421,9 @@ def test_a_refusal_goes_back_as_the_answers_text() -> None:
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "reasoning_text", "thinking"])
 def test_reasoning_is_read_under_every_name(key: str) -> None:
-    answer = both({"content": "a", key: "hm so"}, {key: "hm "}, {key: "so"}, {"content": "a"})
+    answer = ask_both_ways(
+        {"content": "a", key: "hm so"}, {key: "hm "}, {key: "so"}, {"content": "a"}
+    )
     assert answer.reasoning == "hm so"
 
 
@@ -429,7 +431,9 @@ def test_the_text_of_reasoning_details_is_the_reasoning_if_there_is_no_other() -
     def item(text: str) -> dict[str, Any]:
         return {"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": text}]}
 
-    answer = both({"content": "a", **item("hm so")}, item("hm "), item("so"), {"content": "a"})
+    answer = ask_both_ways(
+        {"content": "a", **item("hm so")}, item("hm "), item("so"), {"content": "a"}
+    )
     assert answer.reasoning == "hm so"
 
 
@@ -476,10 +480,10 @@ THINK = "<think>\nhm < so</think>\n\nThe <think> tag."
 )
 def test_think_tags_at_the_beginning_are_reasoning(content: str, reasoning: str, text: str) -> None:
     pieces = [{"content": letter} for letter in content]
-    answer = both({"content": content}, *pieces, think_tags=True)
+    answer = ask_both_ways({"content": content}, *pieces, think_tags=True)
     assert (answer.reasoning, answer.text) == (reasoning, text)
-    both({"content": content}, {"content": content}, think_tags=True)
-    untouched = both({"content": content}, *pieces)
+    ask_both_ways({"content": content}, {"content": content}, think_tags=True)
+    untouched = ask_both_ways({"content": content}, *pieces)
     assert (untouched.reasoning, untouched.text) == ("", content)
 
 
@@ -505,12 +509,14 @@ def test_calls_as_text_may_follow_thoughts() -> None:
 def test_a_summary_of_reasoning_in_parts_is_reasoning() -> None:
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     parts = [thought, {"type": "text", "text": "a"}]
-    answer = both({"content": parts}, {"content": [thought]}, {"content": parts[1:]})
+    answer = ask_both_ways({"content": parts}, {"content": [thought]}, {"content": parts[1:]})
     assert (answer.reasoning, answer.text) == ("hm", "a")
 
 
 def test_opaque_reasoning_goes_back() -> None:
-    answer = both({**PLAIN, "reasoning_opaque": "xyz"}, {**PLAIN, "reasoning_opaque": "xyz"})
+    answer = ask_both_ways(
+        {**PLAIN, "reasoning_opaque": "xyz"}, {**PLAIN, "reasoning_opaque": "xyz"}
+    )
     with ModelServer([plain(PLAIN)]) as server:
         LLM("m", base_url=server.url).completion(Transcript([Message("hi"), answer]))
         assert server.requests[0].messages[1] == {**PLAIN, "reasoning_opaque": "xyz"}
@@ -692,7 +698,7 @@ def test_citations_of_a_message_have_places_in_its_text() -> None:
             "favicon": "f",
         },
     }
-    answer = both(
+    answer = ask_both_ways(
         {"content": "See A.", "annotations": [cited]},
         {"content": "See A."},
         {"annotations": [cited]},
@@ -726,13 +732,15 @@ def test_lists_of_sources_are_citations() -> None:
 
 def test_the_sources_of_content_in_parts_are_citations() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [3]}]
-    assert both({"content": parts}, {"content": parts}).citations == (Citation(source="3"),)
+    assert ask_both_ways({"content": parts}, {"content": parts}).citations == (
+        Citation(source="3"),
+    )
 
 
 def test_tools_that_groq_ran_are_server_calls() -> None:
     start = {"index": 0, "type": "search", "arguments": '{"query": "x"}'}
     ended = {**start, "output": "found", "search_results": {"results": [{"url": "u"}]}}
-    answer = both(
+    answer = ask_both_ways(
         {"content": "a", "executed_tools": [ended]},
         {"executed_tools": [start]},
         {"executed_tools": [ended]},
@@ -744,7 +752,9 @@ def test_tools_that_groq_ran_are_server_calls() -> None:
 
 def test_pictures_of_an_answer_are_media() -> None:
     image = {"type": "image_url", "image_url": {"url": PNG_URL}}
-    answer = both({"content": "a", "images": [image]}, {"content": "a"}, {"images": [image]})
+    answer = ask_both_ways(
+        {"content": "a", "images": [image]}, {"content": "a"}, {"images": [image]}
+    )
     assert answer.media == (ImageContent(PNG),)
     assert not answer.native
     link = {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
@@ -767,7 +777,9 @@ def test_pictures_of_an_answer_are_media() -> None:
 )
 def test_an_odd_address_of_a_picture_costs_no_answer(url: str, media: Content | None) -> None:
     image = {"type": "image_url", "image_url": {"url": url}}
-    answer = both({"content": "a", "images": [image]}, {"content": "a"}, {"images": [image]})
+    answer = ask_both_ways(
+        {"content": "a", "images": [image]}, {"content": "a"}, {"images": [image]}
+    )
     assert (answer.text, answer.media) == ("a", () if media is None else (media,))
 
 
@@ -784,7 +796,7 @@ def test_a_spoken_answer_has_its_words_as_text_and_its_sound_as_media() -> None:
     sound = b"RIFF" + bytes(range(40))
     data = base64.b64encode(sound).decode()
     pieces = [base64.b64encode(part).decode() for part in (sound[:10], sound[10:21], sound[21:])]
-    answer = both(
+    answer = ask_both_ways(
         {"content": None, "audio": {"id": "au_1", "data": data, "transcript": "hi you"}},
         {"audio": {"id": "au_1", "transcript": "hi "}},
         {"audio": {"data": pieces[0]}},

@@ -112,7 +112,7 @@ def test_a_picture_in_a_conversation_replays_and_other_wires_get_the_note() -> N
 # --- sound ---
 
 
-def spoken(end: datetime | None) -> dict[str, Any]:
+def audio_answer(end: datetime | None) -> dict[str, Any]:
     audio: dict[str, Any] = {"id": "audio_1", "data": PNG, "transcript": "Hello."}
     if end is not None:
         audio["expires_at"] = int(end.timestamp())
@@ -125,7 +125,7 @@ def audio_sent(server: ModelServer) -> Any:
 
 
 def test_the_id_of_a_sound_is_not_sent_after_its_end() -> None:
-    with ModelServer([spoken(NOW), text("ok"), text("ok")]) as server:
+    with ModelServer([audio_answer(NOW), text("ok"), text("ok")]) as server:
         history, llm = Transcript.from_messages("hi"), model(server)
         history.clock = lambda: clock[0]
         clock = [NOW.timestamp() - 60]
@@ -161,7 +161,7 @@ def test_a_conversation_decides_by_the_time_of_its_events_and_so_replays(
 
     monkeypatch.setattr(journal, "datetime", Clock)
     store = MemoryStore()
-    with ModelServer([spoken(NOW + timedelta(hours=1)), *[text("ok")] * 3]) as server:
+    with ModelServer([audio_answer(NOW + timedelta(hours=1)), *[text("ok")] * 3]) as server:
         for minutes, expected in ((0, None), (30, ({"id": "audio_1"}, "")), (61, (None, "Hello."))):
             Clock.time = NOW + timedelta(minutes=minutes)
             with Conversation(Agent(model(server)), store, "c") as conversation:
@@ -185,7 +185,7 @@ def test_a_sound_that_is_gone_earlier_is_replaced_by_its_transcript_once_refused
     )
     end = datetime.now(UTC) + timedelta(hours=1)
     with (
-        ModelServer([spoken(end), refusal, text("ok"), text("ok")]) as server,
+        ModelServer([audio_answer(end), refusal, text("ok"), text("ok")]) as server,
         Conversation(Agent(model(server))) as conversation,
     ):
         for word in ("hi", "more"):
@@ -199,7 +199,7 @@ def test_a_sound_that_is_gone_earlier_is_replaced_by_its_transcript_once_refused
         )
         assert replay(events).same
     other = (400, {}, {"error": {"message": "Unknown parameter 'audio'."}})
-    with ModelServer([spoken(None), other]) as server:
+    with ModelServer([audio_answer(None), other]) as server:
         history, llm = Transcript.from_messages("hi"), model(server)
         history.append(llm.completion(history))
         with pytest.raises(BadRequest):

@@ -25,7 +25,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def counted(llm: LLM, server: ModelServer) -> Request:
+def count_request_of(llm: LLM, server: ModelServer) -> Request:
     assert llm.count_tokens(MESSAGES, [Tool.from_function(add)], system="Be brief.") == 42
     return server.requests[-1]
 
@@ -42,7 +42,7 @@ def test_anthropic_counts_the_prompt_the_tools_and_the_messages() -> None:
             stop=["x"],
             stream=True,
         )
-        request = counted(llm, server)
+        request = count_request_of(llm, server)
     assert request.path == "/v1/messages/count_tokens"
     assert request.headers["x-api-key"] == KEY
     # The endpoint refuses the parameters that shape only the answer.
@@ -56,7 +56,7 @@ def test_responses_counts_the_prompt_the_tools_and_the_input() -> None:
         llm = LLM(
             "gpt-5", KEY, server.url, wire="openai_responses", temperature=1, max_output_tokens=9
         )
-        request = counted(llm, server)
+        request = count_request_of(llm, server)
     assert request.path == "/v1/responses/input_tokens"
     assert request.json.keys() == {"model", "input", "instructions", "tools"}
     assert request.headers["authorization"] == f"Bearer {KEY}"
@@ -65,7 +65,7 @@ def test_responses_counts_the_prompt_the_tools_and_the_input() -> None:
 def test_gemini_counts_a_whole_request() -> None:
     with ModelServer([{"totalTokens": 42}]) as server:
         llm = LLM("gemini-2.5-flash", KEY, server.url + "?a=b", wire="gemini", temperature=0.5)
-        request = counted(llm, server)
+        request = count_request_of(llm, server)
     assert request.path == "/v1/models/gemini-2.5-flash:countTokens?a=b"
     [(key, inner)] = request.json.items()
     assert key == "generateContentRequest"
@@ -86,7 +86,7 @@ def test_vertex_takes_the_fields_without_a_request_around_them() -> None:
 def test_a_model_with_calls_as_text_is_counted_too(mode: str) -> None:
     with ModelServer([{"input_tokens": 42}]) as server:
         llm = LLM("claude-3", KEY, server.url, wire="anthropic_messages", tool_calls=mode)
-        request = counted(llm, server)
+        request = count_request_of(llm, server)
     assert ("tools" in request.json) is (mode == "native")
     assert "add" in json.dumps(request.json)
 

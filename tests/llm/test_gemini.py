@@ -51,7 +51,7 @@ PNG_PART = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(PNG
 SKIP = "skip_thought_signature_validator"
 
 
-def decoded(fragment: bytes) -> Any:
+def decode(fragment: bytes) -> Any:
     return json.loads(b"[" + fragment + b"]")
 
 
@@ -75,7 +75,7 @@ def call(name: str, id: str = "", **args: Any) -> dict[str, Any]:
     return {"functionCall": {"name": name, "args": args, **({"id": id} if id else {})}}
 
 
-def parsed(body: Any) -> Completion:
+def parse_plain(body: Any) -> Completion:
     return gemini.parse(json.dumps(body).encode())
 
 
@@ -85,7 +85,7 @@ def sse(*chunks: Any) -> bytes:
     )
 
 
-def streamed(
+def parse_stream(
     data: bytes, on_delta: Callable[[Delta], object] | None = None, size: int = 0
 ) -> Completion:
     parser = GeminiStream()
@@ -106,7 +106,7 @@ def same(one: Completion, other: Completion) -> bool:
 
 
 def echo(completion: Completion, **names: str) -> Any:
-    return decoded(gemini.assistant(completion.text, completion.calls, completion.native, names))[0]
+    return decode(gemini.assistant(completion.text, completion.calls, completion.native, names))[0]
 
 
 # --- path and headers ---
@@ -145,7 +145,7 @@ def test_a_key_goes_in_a_header_of_its_own_and_no_key_in_none() -> None:
 
 
 def test_a_system_message_in_the_midst_is_a_users_that_says_what_it_is() -> None:
-    assert decoded(gemini.system("be brief")) == [
+    assert decode(gemini.system("be brief")) == [
         {"role": "user", "parts": [{"text": "<system>\nbe brief\n</system>"}]}
     ]
 
@@ -164,7 +164,7 @@ def test_a_user_message_is_parts() -> None:
         zipped,
         EmbeddedResource({"uri": "file:///b", "text": "in it"}),
     ]
-    assert decoded(gemini.user(content)) == [
+    assert decode(gemini.user(content)) == [
         {
             "role": "user",
             "parts": [
@@ -185,14 +185,14 @@ def test_a_user_message_is_parts() -> None:
             ],
         }
     ]
-    assert decoded(gemini.user([])) == [{"role": "user", "parts": [{"text": ""}]}]
+    assert decode(gemini.user([])) == [{"role": "user", "parts": [{"text": ""}]}]
 
 
 def test_an_answer_of_another_model_is_text_and_calls_with_the_word_for_a_missing_signature_on_the_first() -> (
     None
 ):
     calls = [ToolCall("1.0", "srv.tool", {"a": 1}, "call_1"), ToolCall("1.1", "srv.tool", {"a": 2})]
-    assert decoded(gemini.assistant("so", calls, NO_NATIVE, {"srv.tool": "srv__tool"})) == [
+    assert decode(gemini.assistant("so", calls, NO_NATIVE, {"srv.tool": "srv__tool"})) == [
         {
             "role": "model",
             "parts": [
@@ -206,7 +206,7 @@ def test_an_answer_of_another_model_is_text_and_calls_with_the_word_for_a_missin
         }
     ]
     assert len(base64.b64decode(SKIP.replace("_", "/"))) == 24  # the field takes base64
-    assert decoded(gemini.assistant("only", [], NO_NATIVE, {})) == [
+    assert decode(gemini.assistant("only", [], NO_NATIVE, {})) == [
         {"role": "model", "parts": [{"text": "only"}]}
     ]
 
@@ -217,7 +217,7 @@ def test_an_answer_that_says_nothing_is_no_content() -> None:
 
 def test_a_call_that_could_not_be_read_goes_back_as_an_object() -> None:
     broken = ToolCall("1.0", "t", {}, "c", '{"a": ', "The arguments are not valid JSON.")
-    assert decoded(gemini.assistant("", [broken], NO_NATIVE, {}))[0]["parts"][0]["functionCall"][
+    assert decode(gemini.assistant("", [broken], NO_NATIVE, {}))[0]["parts"][0]["functionCall"][
         "args"
     ] == {"invalid_json": '{"a": '}
 
@@ -235,13 +235,13 @@ def test_native_content_goes_back_to_the_byte() -> None:
 def test_a_native_call_takes_the_name_and_id_that_its_result_will_have() -> None:
     """Models call unknown tools, and tools by names that differ from ours here. The response
     must be found by its call."""
-    completion = parsed(
+    completion = parse_plain(
         answer({**call("functions.read", "i1"), "thoughtSignature": "c2ln"}, call("read", "i1"))
     )
     assert [one.provider_id for one in completion.calls] == ["i1", ""]
     parts = echo(completion)["parts"]
     assert parts == [{**call("functions__read", "i1"), "thoughtSignature": "c2ln"}, call("read")]
-    results = decoded(gemini.results([(one, ToolResult("ok")) for one in completion.calls], {}))[0][
+    results = decode(gemini.results([(one, ToolResult("ok")) for one in completion.calls], {}))[0][
         "parts"
     ]
     assert [part["functionResponse"]["name"] for part in results] == ["functions__read", "read"]
@@ -251,7 +251,7 @@ def test_a_native_call_takes_the_name_and_id_that_its_result_will_have() -> None
 def test_native_calls_without_any_signature_get_the_word_for_it() -> None:
     """Gemini 2.5 may leave the signature out. Gemini 3, which may get the next request, requires
     one."""
-    completion = parsed(answer({"text": "hm", "thought": True}, call("a"), call("b")))
+    completion = parse_plain(answer({"text": "hm", "thought": True}, call("a"), call("b")))
     assert echo(completion)["parts"] == [
         {"text": "hm", "thought": True},
         {**call("a"), "thoughtSignature": SKIP},
@@ -260,8 +260,8 @@ def test_native_calls_without_any_signature_get_the_word_for_it() -> None:
 
 
 def test_native_content_of_other_calls_than_the_answers_is_made_anew() -> None:
-    completion = parsed(answer({**call("a"), "thoughtSignature": "c2ln"}))
-    parts = decoded(gemini.assistant("x", [], completion.native, {}))[0]["parts"]
+    completion = parse_plain(answer({**call("a"), "thoughtSignature": "c2ln"}))
+    parts = decode(gemini.assistant("x", [], completion.native, {}))[0]["parts"]
     assert parts == [{"text": "x"}]
 
 
@@ -278,7 +278,7 @@ def test_all_results_are_one_content_in_the_order_of_the_calls() -> None:
         (ToolCall("1.4", "b", {}), ToolResult()),
         (ToolCall("1.5", "b", {}), failed),
     ]
-    assert decoded(gemini.results(batch, {"b": "b_"})) == [
+    assert decode(gemini.results(batch, {"b": "b_"})) == [
         {
             "role": "user",
             "parts": [
@@ -299,7 +299,7 @@ def test_pictures_of_results_follow_in_a_content_of_their_own() -> None:
         (ToolCall("1.0", "shot", {}, "x"), ToolResult([ImageContent(PNG)])),
         (ToolCall("1.1", "rec", {}), ToolResult([TextContent("heard"), sound])),
     ]
-    results, pictures = decoded(gemini.results(batch, {}))
+    results, pictures = decode(gemini.results(batch, {}))
     assert [part["functionResponse"]["response"] for part in results["parts"]] == [
         {"output": "(1 image, shown below)"},
         {"output": "heard\n(audio/wav, shown below)"},
@@ -335,18 +335,18 @@ def test_a_name_with_a_digit_in_front_is_the_same_in_declaration_call_and_respon
     declared = json.loads(gemini.body(head, [], False))["tools"][0]["functionDeclarations"][0][
         "name"
     ]
-    completion = parsed(answer(call(declared)))
+    completion = parse_plain(answer(call(declared)))
     assert (declared, completion.calls[0].name) == ("_1c__run", "1c__run")
     ours = msgspec.structs.replace(completion.calls[0], name="1c.run")
     names = {"1c.run": "1c__run"}
     assert (
-        decoded(gemini.assistant("", [ours], NO_NATIVE, names))[0]["parts"][0]["functionCall"][
+        decode(gemini.assistant("", [ours], NO_NATIVE, names))[0]["parts"][0]["functionCall"][
             "name"
         ]
         == declared
     )
     assert (
-        decoded(gemini.results([(ours, ToolResult())], names))[0]["parts"][0]["functionResponse"][
+        decode(gemini.results([(ours, ToolResult())], names))[0]["parts"][0]["functionResponse"][
             "name"
         ]
         == declared
@@ -355,9 +355,10 @@ def test_a_name_with_a_digit_in_front_is_the_same_in_declaration_call_and_respon
 
 def test_the_namespace_that_models_write_before_a_name_is_taken_off() -> None:
     assert (
-        parsed(answer(call("default_api.read"), call("default_api:read"))).calls[1].name == "read"
+        parse_plain(answer(call("default_api.read"), call("default_api:read"))).calls[1].name
+        == "read"
     )
-    assert parsed(answer(call("default_api.read"))).calls[0].name == "read"
+    assert parse_plain(answer(call("default_api.read"))).calls[0].name == "read"
 
 
 # --- heads and bodies ---
@@ -613,7 +614,7 @@ def test_a_plain_answer_is_its_text_and_nothing_native_is_kept() -> None:
         "totalTokenCount": 25,
         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 10}],
     }
-    completion = parsed(
+    completion = parse_plain(
         answer(
             {"text": "hel"},
             {"text": "lo"},
@@ -633,20 +634,20 @@ def test_a_plain_answer_is_its_text_and_nothing_native_is_kept() -> None:
 
 
 def test_plain_calls_need_no_native_and_arguments_may_be_left_out() -> None:
-    completion = parsed(answer(call("a", "i", x=1), {"functionCall": {"name": "b"}}))
+    completion = parse_plain(answer(call("a", "i", x=1), {"functionCall": {"name": "b"}}))
     assert completion.calls == (ToolCall("", "a", {"x": 1}, "i"), ToolCall("", "b", {}))
     assert (completion.stop_reason, completion.native) == ("tool_calls", NO_NATIVE)
 
 
 def test_arguments_that_are_no_object_are_an_invalid_call() -> None:
-    completion = parsed(answer({"functionCall": {"name": "b", "args": [1]}}))
+    completion = parse_plain(answer({"functionCall": {"name": "b", "args": [1]}}))
     assert "an array" in completion.calls[0].invalid
     assert completion.calls[0].raw == "[1]"
-    signed = parsed(
+    signed = parse_plain(
         answer({"functionCall": {"name": "b", "args": [1]}, "thoughtSignature": "c2ln"})
     )
     assert echo(signed)["parts"] == [{**call("b", invalid_json="[1]"), "thoughtSignature": "c2ln"}]
-    text = parsed(
+    text = parse_plain(
         answer({"functionCall": {"name": "b", "args": '{"x": 1}'}, "thoughtSignature": "c2ln"})
     )
     assert echo(text)["parts"] == [{**call("b", x=1), "thoughtSignature": "c2ln"}]
@@ -668,14 +669,14 @@ def test_arguments_that_are_no_object_are_an_invalid_call() -> None:
     ],
 )
 def test_a_part_that_says_more_is_kept_and_goes_back(part: dict[str, Any]) -> None:
-    completion = parsed(answer({"text": "x"}, part))
+    completion = parse_plain(answer({"text": "x"}, part))
     assert native(completion) == {"content": {"parts": [{"text": "x"}, part], "role": "model"}}
     assert echo(completion) == native(completion)["content"]
-    assert same(streamed(sse(answer({"text": "x"}, finish=None), answer(part))), completion)
+    assert same(parse_stream(sse(answer({"text": "x"}, finish=None), answer(part))), completion)
 
 
 def test_thoughts_are_reasoning_and_text_is_not() -> None:
-    completion = parsed(
+    completion = parse_plain(
         answer(
             {"text": "let me ", "thought": True}, {"text": "see", "thought": True}, {"text": "4"}
         )
@@ -684,14 +685,16 @@ def test_thoughts_are_reasoning_and_text_is_not() -> None:
 
 
 def test_a_signature_alone_gets_a_text_and_an_empty_part_goes_since_the_api_refuses_both() -> None:
-    completion = parsed(answer({}, {"text": ""}, {"text": "x"}, {"thoughtSignature": "c2ln"}))
+    completion = parse_plain(answer({}, {"text": ""}, {"text": "x"}, {"thoughtSignature": "c2ln"}))
     assert echo(completion)["parts"] == [{"text": "x"}, {"text": "", "thoughtSignature": "c2ln"}]
 
 
 def test_text_behind_a_call_stays_behind_it() -> None:
-    completion = parsed(answer({**call("a"), "thoughtSignature": "c2ln"}, {"text": "I called a."}))
+    completion = parse_plain(
+        answer({**call("a"), "thoughtSignature": "c2ln"}, {"text": "I called a."})
+    )
     assert [next(iter(part)) for part in echo(completion)["parts"]] == ["functionCall", "text"]
-    assert native(parsed(answer(call("a"), {"text": "I called a."})))
+    assert native(parse_plain(answer(call("a"), {"text": "I called a."})))
 
 
 def test_the_role_is_set_where_a_server_leaves_it_out() -> None:
@@ -704,7 +707,7 @@ def test_the_role_is_set_where_a_server_leaves_it_out() -> None:
 def test_sources_are_details_and_do_not_go_back() -> None:
     grounding = {"webSearchQueries": ["q"], "groundingChunks": [{"web": {"uri": "u"}}]}
     citations = {"citationSources": [{"startIndex": 0, "uri": "c"}]}
-    completion = parsed(
+    completion = parse_plain(
         answer(
             {"text": "a"},
             groundingMetadata=grounding,
@@ -715,7 +718,7 @@ def test_sources_are_details_and_do_not_go_back() -> None:
     assert completion.native == NO_NATIVE
     assert [citation.url for citation in completion.citations] == ["u", "c"]
     assert echo(completion) == {"parts": [{"text": "a"}], "role": "model"}
-    assert parsed(answer({"text": "a"}, groundingMetadata={})).details is None
+    assert parse_plain(answer({"text": "a"}, groundingMetadata={})).details is None
 
 
 @pytest.mark.parametrize(
@@ -738,7 +741,7 @@ def test_sources_are_details_and_do_not_go_back() -> None:
     ],
 )
 def test_every_finish_reason_has_its_stop_reason(finish: str | None, reason: str) -> None:
-    assert parsed(answer({"text": "a"}, finish=finish)).stop_reason == reason
+    assert parse_plain(answer({"text": "a"}, finish=finish)).stop_reason == reason
 
 
 @pytest.mark.parametrize(
@@ -748,12 +751,12 @@ def test_every_finish_reason_has_its_stop_reason(finish: str | None, reason: str
 def test_calls_are_there_to_be_answered_whatever_the_server_thinks_of_them(
     finish: str | None,
 ) -> None:
-    assert parsed(answer(call("nobody"), finish=finish)).stop_reason == "tool_calls"
+    assert parse_plain(answer(call("nobody"), finish=finish)).stop_reason == "tool_calls"
 
 
 def test_a_call_that_met_the_limit_or_the_filter_says_so() -> None:
-    assert parsed(answer(call("a"), finish="MAX_TOKENS")).stop_reason == "length"
-    assert parsed(answer(call("a"), finish="SAFETY")).stop_reason == "content_filter"
+    assert parse_plain(answer(call("a"), finish="MAX_TOKENS")).stop_reason == "length"
+    assert parse_plain(answer(call("a"), finish="SAFETY")).stop_reason == "content_filter"
 
 
 @pytest.mark.parametrize("parts", [[], [{"text": "I will now call"}]])
@@ -769,7 +772,7 @@ def test_a_call_that_met_the_limit_or_the_filter_says_so() -> None:
 def test_a_call_that_the_model_broke_is_no_answer_and_is_asked_for_again(
     finish: str, parts: list[Any]
 ) -> None:
-    for parse in (lambda body: parsed(body), lambda body: streamed(sse(body))):
+    for parse in (lambda body: parse_plain(body), lambda body: parse_stream(sse(body))):
         with pytest.raises(BadResponse, match="print") as caught:
             parse(answer(*parts, finish=finish, finishMessage="Malformed function call: print("))
         assert (caught.value.retryable, caught.value.code) == (True, finish)
@@ -777,10 +780,10 @@ def test_a_call_that_the_model_broke_is_no_answer_and_is_asked_for_again(
 
 def test_an_unknown_end_without_a_word_is_asked_for_again_and_an_empty_answer_is_one() -> None:
     with pytest.raises(BadResponse, match="OTHER"):
-        parsed(answer(finish="OTHER"))
-    assert parsed({"candidates": [{"finishReason": "STOP"}]}) == Completion(wire="gemini")
+        parse_plain(answer(finish="OTHER"))
+    assert parse_plain({"candidates": [{"finishReason": "STOP"}]}) == Completion(wire="gemini")
     assert (
-        parsed(
+        parse_plain(
             {"candidates": [{"content": {"role": "model"}, "finishReason": "SAFETY"}]}
         ).stop_reason
         == "content_filter"
@@ -789,7 +792,7 @@ def test_an_unknown_end_without_a_word_is_asked_for_again_and_an_empty_answer_is
 
 def test_a_missing_signature_is_not_asked_about_twice() -> None:
     with pytest.raises(BadRequest, match="signature") as caught:
-        parsed(answer(finish="MISSING_THOUGHT_SIGNATURE"))
+        parse_plain(answer(finish="MISSING_THOUGHT_SIGNATURE"))
     assert not caught.value.retryable
 
 
@@ -800,14 +803,14 @@ BLOCKED = {
 
 
 def test_a_prompt_that_was_blocked_raises() -> None:
-    for parse in (lambda body: parsed(body), lambda body: streamed(sse(body))):
+    for parse in (lambda body: parse_plain(body), lambda body: parse_stream(sse(body))):
         with pytest.raises(ContentFiltered, match="PROHIBITED_CONTENT: no") as caught:
             parse(BLOCKED)
         assert (caught.value.code, caught.value.retryable) == ("PROHIBITED_CONTENT", False)
 
 
 def test_a_filter_that_stops_a_stream_leaves_what_came() -> None:
-    completion = streamed(sse(answer({"text": "so far"}, finish=None), BLOCKED))
+    completion = parse_stream(sse(answer({"text": "so far"}, finish=None), BLOCKED))
     assert (completion.text, completion.stop_reason) == ("so far", "content_filter")
 
 
@@ -852,11 +855,11 @@ def test_an_error_with_status_200_is_that_error() -> None:
     }
     for body in (error_body, [error_body]):
         with pytest.raises(RateLimited, match="exhausted"):
-            parsed(body)
+            parse_plain(body)
 
 
 def test_a_stream_as_a_json_array_is_read_too() -> None:
-    completion = parsed(
+    completion = parse_plain(
         [
             answer({"text": "hel"}, finish=None),
             answer({"text": "lo"}, usage={"promptTokenCount": 1}),
@@ -864,7 +867,7 @@ def test_a_stream_as_a_json_array_is_read_too() -> None:
     )
     assert (completion.text, completion.usage.input_tokens) == ("hello", 1)
     with pytest.raises(StreamInterrupted):
-        parsed([answer({"text": "hel"}, finish=None)])
+        parse_plain([answer({"text": "hel"}, finish=None)])
 
 
 def test_text_that_is_not_quite_json_is_read() -> None:
@@ -918,7 +921,7 @@ PARTS = [
     call("a", y=[1]),
     {"text": "", "thoughtSignature": "c2lnNA=="},
 ]
-WHOLE = streamed(STREAM)
+WHOLE = parse_stream(STREAM)
 
 
 def test_pieces_of_text_are_put_together_but_never_with_a_signed_one() -> None:
@@ -950,13 +953,14 @@ def test_a_stream_says_what_a_plain_answer_says() -> None:
         "cachedContentTokenCount": 1,
     }
     assert same(
-        parsed(answer(*PARTS, usage=usage, groundingMetadata={"webSearchQueries": ["q"]})), WHOLE
+        parse_plain(answer(*PARTS, usage=usage, groundingMetadata={"webSearchQueries": ["q"]})),
+        WHOLE,
     )
 
 
 def test_deltas_tell_text_reasoning_and_calls() -> None:
     deltas: list[Delta] = []
-    streamed(STREAM, deltas.append, 3)
+    parse_stream(STREAM, deltas.append, 3)
     assert "".join(delta.text for delta in deltas if delta.kind == "text") == WHOLE.text
     assert "".join(delta.text for delta in deltas if delta.kind == "reasoning") == WHOLE.reasoning
     assert [delta for delta in deltas if delta.kind == "tool"] == [
@@ -981,8 +985,8 @@ def test_only_the_first_candidate_is_the_answer() -> None:
         "candidates": [{"content": {"parts": [{"text": "B"}]}, "finishReason": "STOP", "index": 1}]
     }
     with pytest.raises(StreamInterrupted):
-        streamed(sse(other))
-    assert streamed(sse(answer({"text": "A"}), other)).text == "A"
+        parse_stream(sse(other))
+    assert parse_stream(sse(answer({"text": "A"}), other)).text == "A"
 
 
 def test_sources_of_several_chunks_are_all_kept() -> None:
@@ -991,7 +995,7 @@ def test_sources_of_several_chunks_are_all_kept() -> None:
             {"text": "a"}, citationMetadata={"citationSources": [{"uri": uri} for uri in uris]}
         )
 
-    completion = streamed(sse(cited("1"), cited("1", "2")))
+    completion = parse_stream(sse(cited("1"), cited("1", "2")))
     assert [citation.url for citation in completion.citations] == ["1", "2"]
 
 
@@ -1040,7 +1044,7 @@ def test_sources_of_several_chunks_are_all_kept() -> None:
 @pytest.mark.parametrize("size", [1, 7, 0])
 def test_an_error_in_a_stream_is_that_error(tail: bytes, size: int) -> None:
     with pytest.raises(ServerError, match="overloaded"):
-        streamed(sse(answer({"text": "a"}, finish=None)) + tail, None, size)
+        parse_stream(sse(answer({"text": "a"}, finish=None)) + tail, None, size)
 
 
 @pytest.mark.parametrize(
@@ -1099,7 +1103,7 @@ END = STREAM.index(b"\r\n", STREAM.index(b'"finishReason"'))  # of the chunk wit
 @settings(max_examples=examples(300), deadline=None)
 def test_any_truncation_is_an_interruption_unless_the_end_had_come(end: int, size: int) -> None:
     try:
-        answer = streamed(STREAM[:end], None, size)
+        answer = parse_stream(STREAM[:end], None, size)
     except StreamInterrupted:
         assert end < END
         return
@@ -1126,7 +1130,7 @@ def test_any_corruption_is_an_answer_or_a_typed_error(changes: list[tuple[int, i
     for at, value in changes:
         data[at] = value
     try:
-        answer = streamed(bytes(data))
+        answer = parse_stream(bytes(data))
     except LLMError:
         return
     fragment = gemini.assistant(answer.text, answer.calls, answer.native, {})
@@ -1171,7 +1175,7 @@ JSON = st.recursive(
 )
 @settings(max_examples=examples(600), deadline=None)
 def test_any_json_is_an_answer_or_a_typed_error_plain_or_streamed(body: Any) -> None:
-    for parse in (lambda: parsed(body), lambda: streamed(sse(body))):
+    for parse in (lambda: parse_plain(body), lambda: parse_stream(sse(body))):
         try:
             completion = parse()
         except LLMError:
@@ -1249,7 +1253,9 @@ def test_a_request_begins_and_ends_with_a_user() -> None:
     """The first messages may be condensed away, and an answer of another provider may end in a
     pause."""
     hi, model_text = gemini.user((TextContent("hi"),)), gemini.assistant("so", (), NO_NATIVE, {})
-    native = parsed(answer({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}))
+    native = parse_plain(
+        answer({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"})
+    )
     called = gemini.assistant("", native.calls, native.native, {})
     result = gemini.results([(native.calls[0], ToolResult("x"))], {})
     assert roles(called, result) == ["user", "model", "user"]

@@ -24,7 +24,7 @@ from tests.model_server import ModelServer
 PNG = b"\x89PNG fake"
 
 
-def encoded(data: bytes) -> str:
+def encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
@@ -42,7 +42,7 @@ def body(*parts: dict[str, Any], finish: str = "STOP", **more: Any) -> dict[str,
     }
 
 
-def chunked(whole: dict[str, Any]) -> str:
+def stream_of(whole: dict[str, Any]) -> str:
     """Return the answer as a stream: each part in a chunk, texts in two, then the rest without a
     part."""
     [candidate] = whole["candidates"]
@@ -66,9 +66,9 @@ def read_both_ways(whole: dict[str, Any], native: bool = True) -> Completion:
     """Return the answer, after it was read both ways with one result and went back in a request."""
     answers: list[Completion] = []
     for stream in (False, True):
-        replies: list[Any] = [chunked(whole) if stream else whole, body({"text": "done"})]
+        replies: list[Any] = [stream_of(whole) if stream else whole, body({"text": "done"})]
         if stream:
-            replies[1] = chunked(replies[1])
+            replies[1] = stream_of(replies[1])
         with ModelServer(replies) as server:
             llm = LLM("gemini-3-pro", "k", server.url, wire="gemini", stream=stream, max_retries=0)
             transcript = Transcript.from_messages("go")
@@ -380,18 +380,18 @@ def test_read_pages_are_a_server_call() -> None:
 
 
 def test_generated_files_are_media_and_drafts_are_not() -> None:
-    draft = {"inlineData": {"mimeType": "image/png", "data": encoded(b"draft")}, "thought": True}
+    draft = {"inlineData": {"mimeType": "image/png", "data": encode(b"draft")}, "thought": True}
     url_safe = base64.urlsafe_b64encode(b"\xff\xfe\xfd").decode()
     answer = read_both_ways(
         body(
             {"text": "Look:"},
             draft,
             {
-                "inlineData": {"mimeType": "image/png", "data": encoded(PNG)},
+                "inlineData": {"mimeType": "image/png", "data": encode(PNG)},
                 "thoughtSignature": "c2ln",
             },
-            {"inlineData": {"mimeType": "audio/wav", "data": encoded(b"a")}},
-            {"inlineData": {"mimeType": "audio/wav", "data": encoded(b"b")}},
+            {"inlineData": {"mimeType": "audio/wav", "data": encode(b"a")}},
+            {"inlineData": {"mimeType": "audio/wav", "data": encode(b"b")}},
             {"inlineData": {"mimeType": "text/csv", "data": url_safe}},
             {"inlineData": {"mimeType": "image/png", "data": "!"}},
             {"fileData": {"mimeType": "video/mp4", "fileUri": "gs://b/a.mp4"}},
@@ -415,7 +415,7 @@ def test_an_odd_address_of_a_file_costs_no_answer(address: str) -> None:
 
 def test_pieces_of_raw_sound_are_one_sound() -> None:
     kind = "audio/L16;codec=pcm;rate=24000"
-    pieces = [{"inlineData": {"mimeType": kind, "data": encoded(data)}} for data in (b"ab", b"cd")]
+    pieces = [{"inlineData": {"mimeType": kind, "data": encode(data)}} for data in (b"ab", b"cd")]
     assert read_both_ways(body(*pieces)).media == (AudioContent(b"abcd", kind),)
 
 

@@ -29,12 +29,12 @@ VERTEX = "europe-west1-aiplatform.googleapis.com"
 HOST = "generativelanguage.googleapis.com"
 
 
-def encoded(data: bytes) -> str:
+def encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
 def inline(kind: str, data: bytes) -> dict[str, Any]:
-    return {"inlineData": {"mimeType": kind, "data": encoded(data)}}
+    return {"inlineData": {"mimeType": kind, "data": encode(data)}}
 
 
 def contents(transcript: Transcript, model: str = "gemini-3-pro", host: str = HOST) -> Any:
@@ -259,7 +259,7 @@ def test_gemini_3_has_files_within_the_result(model: str, host: str) -> None:
 
 
 def test_files_that_no_result_may_hold_follow_it() -> None:
-    blob = EmbeddedResource({"uri": "f:///a.mp4", "mimeType": "video/mp4", "blob": encoded(b"v")})
+    blob = EmbeddedResource({"uri": "f:///a.mp4", "mimeType": "video/mp4", "blob": encode(b"v")})
     items = result_contents("gemini-3-pro", HOST, ImageContent(PNG), blob)
     [response] = items[0]["parts"]
     assert response["functionResponse"]["parts"] == [inline("image/png", PNG)]

@@ -1,15 +1,15 @@
-"""Checks against real providers, for whoever has a key:
+"""Checks against real providers, for developers with a key:
 
     python -m pytest tests/llm/test_live.py --live openai=sk-... --live anthropic=sk-ant-... --live
     gemini=AIza...
 
-`--live PROVIDER[:MODEL][@URL]=KEY`, as often as wanted; without it all of this is skipped. OpenAI
-is asked on both of its wires; a provider that is none of the three is asked on Chat Completions,
-and its model must be named (`groq:openai/gpt-oss-20b=...`). A URL is the base URL of what stands in
-for the provider. A run costs a few cents. The key is shown nowhere: not in the names of tests, nor
-in reports (`conftest.py`).
+The option is `--live PROVIDER[:MODEL][@URL]=KEY` and may be repeated; without it all checks are
+skipped. OpenAI is checked on both of its wires. Other providers than these three are checked on
+Chat Completions, and need the name of a model (`groq:openai/gpt-oss-20b=...`). A URL is the base
+URL of a server in the provider's place. A run costs a few cents. The key appears nowhere: neither
+in the names of tests nor in reports (`conftest.py`).
 
-`test_llm_aimock.py` runs all of it against a server of its own.
+`test_aimock.py` runs all checks against a server of its own.
 """
 
 from __future__ import annotations

@@ -50,15 +50,15 @@ from tests.samples import examples
 PNG = b"\x89PNG fake"
 
 
-def decoded(fragment: bytes) -> dict[str, Any]:
+def decode(fragment: bytes) -> dict[str, Any]:
     return json.loads(fragment)
 
 
-def parsed(answer: Any) -> Completion:
+def parse_plain(answer: Any) -> Completion:
     return openai_chat.parse(json.dumps(answer).encode())
 
 
-def streamed(
+def parse_stream(
     stream: str | bytes, on_delta: Callable[[Delta], object] | None = None, size: int = 0
 ) -> Completion:
     data = stream.encode() if isinstance(stream, str) else stream
@@ -92,7 +92,7 @@ def test_a_text_is_sent_as_a_str() -> None:
         openai_chat.user((TextContent("hé"), TextContent("b")))
         == '{"role":"user","content":"hé\\nb"}'.encode()
     )
-    assert decoded(openai_chat.user(())) == {"role": "user", "content": ""}
+    assert decode(openai_chat.user(())) == {"role": "user", "content": ""}
 
 
 def test_pictures_and_sound_are_sent_as_parts() -> None:
@@ -103,7 +103,7 @@ def test_pictures_and_sound_are_sent_as_parts() -> None:
         ResourceLink("file:///a", "a"),
         EmbeddedResource({"uri": "x:y", "text": "inside"}),
     )
-    parts = decoded(openai_chat.user(content))["content"]
+    parts = decode(openai_chat.user(content))["content"]
     assert [part["type"] for part in parts] == ["text", "image_url", "input_audio", "text", "text"]
     assert parts[1]["image_url"]["url"] == "data:image/png;base64,iVBORyBmYWtl"
     assert parts[2]["input_audio"] == {"data": "cw==", "format": "mp3"}
@@ -112,7 +112,7 @@ def test_pictures_and_sound_are_sent_as_parts() -> None:
 
 def test_a_call_is_echoed_with_its_wire_name_its_id_and_its_own_argument_text() -> None:
     call = ToolCall("3.0", "srv.find", {"q": 1}, "call_x", '{"q":  1}')
-    message = decoded(openai_chat.assistant("", (call,), NO_NATIVE, {"srv.find": "srv__find"}))
+    message = decode(openai_chat.assistant("", (call,), NO_NATIVE, {"srv.find": "srv__find"}))
     assert message == {
         "role": "assistant",
         "content": None,
@@ -127,14 +127,14 @@ def test_a_call_is_echoed_with_its_wire_name_its_id_and_its_own_argument_text() 
 
 
 def test_a_call_of_a_tool_that_is_gone_keeps_a_name_that_the_api_takes() -> None:
-    message = decoded(openai_chat.assistant("", (ToolCall("3.0", "gone.tool"),), NO_NATIVE, {}))
+    message = decode(openai_chat.assistant("", (ToolCall("3.0", "gone.tool"),), NO_NATIVE, {}))
     assert message["tool_calls"][0]["function"] == {"name": "gone__tool", "arguments": "{}"}
     assert message["tool_calls"][0]["id"] == "3.0"
 
 
 def test_an_invalid_call_is_echoed_as_json_that_every_server_takes() -> None:
     call = read_call("t", '{"a": ', "c")
-    message = decoded(openai_chat.assistant("", (call,), NO_NATIVE, {}))
+    message = decode(openai_chat.assistant("", (call,), NO_NATIVE, {}))
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {
         "invalid_json": '{"a": '
     }
@@ -158,7 +158,7 @@ def test_an_invalid_call_is_echoed_as_json_that_every_server_takes() -> None:
     ],
 )
 def test_a_result_is_said_in_text(result: ToolResult, expected: str) -> None:
-    message = decoded(
+    message = decode(
         openai_chat.results([(ToolCall("1.0", "t", provider_id="c1"), result)], {}).split(
             b',{"role":"user"'
         )[0]
@@ -187,17 +187,17 @@ def test_an_ordinary_answer_has_no_native_form() -> None:
         {"role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None},
         "stop",
     )
-    assert not parsed(answer).native
-    assert not parsed(calls(("t", {}))).native
-    assert Completion.from_json(parsed(answer).to_json()) == parsed(answer)
+    assert not parse_plain(answer).native
+    assert not parse_plain(calls(("t", {}))).native
+    assert Completion.from_json(parse_plain(answer).to_json()) == parse_plain(answer)
 
 
 def test_signatures_on_calls_go_back_verbatim() -> None:
     answer = calls(("t", '{"a": 1}'))
     entry = answer["choices"][0]["message"]["tool_calls"][0]
     entry["extra_content"] = {"google": {"thought_signature": "c2ln"}}
-    completion = parsed(answer)
-    message = decoded(
+    completion = parse_plain(answer)
+    message = decode(
         openai_chat.assistant(completion.text, completion.calls, completion.native, {})
     )
     assert message["tool_calls"] == [entry]
@@ -206,8 +206,8 @@ def test_signatures_on_calls_go_back_verbatim() -> None:
 def test_a_signature_on_an_invalid_call_does_not_bring_its_broken_arguments_back() -> None:
     answer = calls(("t", '{"a": '))
     answer["choices"][0]["message"]["tool_calls"][0]["extra_content"] = {"s": 1}
-    completion = parsed(answer)
-    message = decoded(
+    completion = parse_plain(answer)
+    message = decode(
         openai_chat.assistant(completion.text, completion.calls, completion.native, {})
     )
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {
@@ -217,16 +217,16 @@ def test_a_signature_on_an_invalid_call_does_not_bring_its_broken_arguments_back
 
 def test_reasoning_text_goes_back_only_with_calls() -> None:
     thinking = {"role": "assistant", "content": "a", "reasoning_content": "hm"}
-    plain = parsed(chat(thinking, "stop"))
+    plain = parse_plain(chat(thinking, "stop"))
     assert plain.reasoning == "hm"
-    assert "reasoning_content" not in decoded(
+    assert "reasoning_content" not in decode(
         openai_chat.assistant(plain.text, plain.calls, plain.native, {})
     )
     answer = calls(("t", {}))
     answer["choices"][0]["message"]["reasoning_content"] = "hm"
-    completion = parsed(answer)
+    completion = parse_plain(answer)
     assert (
-        decoded(openai_chat.assistant(completion.text, completion.calls, completion.native, {}))[
+        decode(openai_chat.assistant(completion.text, completion.calls, completion.native, {}))[
             "reasoning_content"
         ]
         == "hm"
@@ -235,7 +235,7 @@ def test_reasoning_text_goes_back_only_with_calls() -> None:
 
 def test_reasoning_details_always_go_back() -> None:
     details = [{"type": "reasoning.encrypted", "data": "xyz", "index": 0}]
-    answer = parsed(
+    answer = parse_plain(
         chat(
             {"role": "assistant", "content": "a", "reasoning": "hm", "reasoning_details": details},
             "stop",
@@ -243,7 +243,7 @@ def test_reasoning_details_always_go_back() -> None:
     )
     assert answer.reasoning == "hm"
     assert (
-        decoded(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))[
+        decode(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))[
             "reasoning_details"
         ]
         == details
@@ -251,7 +251,7 @@ def test_reasoning_details_always_go_back() -> None:
 
 
 def test_sound_goes_back_by_its_id() -> None:
-    answer = parsed(
+    answer = parse_plain(
         chat(
             {
                 "role": "assistant",
@@ -261,9 +261,9 @@ def test_sound_goes_back_by_its_id() -> None:
             "stop",
         )
     )
-    assert decoded(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))[
-        "audio"
-    ] == {"id": "audio_1"}
+    assert decode(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))["audio"] == {
+        "id": "audio_1"
+    }
 
 
 def test_a_streamed_answer_has_the_same_native_form_as_a_plain_one() -> None:
@@ -291,8 +291,8 @@ def test_a_streamed_answer_has_the_same_native_form_as_a_plain_one() -> None:
         ),
         delta({}, "tool_calls"),
     )
-    answer = streamed(stream)
-    message = decoded(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))
+    answer = parse_stream(stream)
+    message = decode(openai_chat.assistant(answer.text, answer.calls, answer.native, {}))
     assert message["reasoning_details"] == [
         {"type": "reasoning.text", "text": "I see", "index": 0, "signature": "sig"},
         {"type": "reasoning.encrypted", "data": "zz", "index": 1},
@@ -473,9 +473,9 @@ def test_usage_is_read_with_cached_and_reasoning_tokens() -> None:
         "prompt_tokens_details": {"cached_tokens": 80, "cache_write_tokens": 5},
         "completion_tokens_details": {"reasoning_tokens": 20},
     }
-    assert parsed(text("a", usage=usage)).usage == Usage(100, 50, 80, 5, 20)
-    assert parsed(text("a", usage=None)).usage == Usage()
-    assert parsed(
+    assert parse_plain(text("a", usage=usage)).usage == Usage(100, 50, 80, 5, 20)
+    assert parse_plain(text("a", usage=None)).usage == Usage()
+    assert parse_plain(
         text("a", usage={"prompt_tokens": 9, "prompt_cache_hit_tokens": 4})
     ).usage == Usage(9, 0, 4)
 
@@ -487,7 +487,7 @@ def test_reasoning_that_is_counted_beside_the_output_is_added_to_it() -> None:
         "total_tokens": 35,
         "completion_tokens_details": {"reasoning_tokens": 20},
     }
-    assert parsed(text("a", usage=usage)).usage == Usage(10, 25, 0, 0, 20)
+    assert parse_plain(text("a", usage=usage)).usage == Usage(10, 25, 0, 0, 20)
 
 
 @pytest.mark.parametrize(
@@ -502,26 +502,26 @@ def test_reasoning_that_is_counted_beside_the_output_is_added_to_it() -> None:
     ],
 )
 def test_stop_reasons_are_normalised(finish: str, reason: str) -> None:
-    assert parsed(chat({"content": "a"}, finish)).stop_reason == reason
+    assert parse_plain(chat({"content": "a"}, finish)).stop_reason == reason
 
 
 def test_an_answer_with_calls_stopped_for_them_whatever_the_server_says() -> None:
     answer = calls(("t", {}))
     answer["choices"][0]["finish_reason"] = "stop"
-    assert parsed(answer).stop_reason == "tool_calls"
+    assert parse_plain(answer).stop_reason == "tool_calls"
     answer["choices"][0]["finish_reason"] = "length"
-    assert parsed(answer).stop_reason == "length"
+    assert parse_plain(answer).stop_reason == "length"
 
 
 def test_an_answer_that_the_server_broke_off_is_an_error() -> None:
     with pytest.raises(ServerError, match="insufficient_system_resource"):
-        parsed(chat({"content": "half"}, "insufficient_system_resource"))
+        parse_plain(chat({"content": "half"}, "insufficient_system_resource"))
 
 
 def test_a_refusal_is_not_the_text() -> None:
-    answer = parsed(chat({"content": None, "refusal": "I will not."}, "stop"))
+    answer = parse_plain(chat({"content": None, "refusal": "I will not."}, "stop"))
     assert (answer.text, answer.refusal, answer.stop_reason) == ("", "I will not.", "refusal")
-    answer = parsed(chat({"content": "a", "refusal": "I will not."}, "length"))
+    answer = parse_plain(chat({"content": "a", "refusal": "I will not."}, "length"))
     assert (answer.text, answer.refusal, answer.stop_reason) == ("a", "I will not.", "length")
 
 
@@ -529,7 +529,7 @@ def test_two_calls_of_one_id_get_ids_of_ours() -> None:
     answer = calls(("a", {}), ("b", {}))
     for entry in answer["choices"][0]["message"]["tool_calls"]:
         entry["id"] = "same"
-    assert [call.provider_id for call in parsed(answer).calls] == ["same", ""]
+    assert [call.provider_id for call in parse_plain(answer).calls] == ["same", ""]
 
 
 def test_text_in_parts_is_joined_and_goes_back_as_it_came() -> None:
@@ -537,9 +537,9 @@ def test_text_in_parts_is_joined_and_goes_back_as_it_came() -> None:
         {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
         {"type": "text", "text": "yes"},
     ]
-    answer = parsed(chat({"role": "assistant", "content": content}, "stop"))
+    answer = parse_plain(chat({"role": "assistant", "content": content}, "stop"))
     assert (answer.text, answer.reasoning) == ("yes", "hm")
-    assert decoded(openai_chat.assistant(answer.text, (), answer.native, {}))["content"] == content
+    assert decode(openai_chat.assistant(answer.text, (), answer.native, {}))["content"] == content
 
 
 @pytest.mark.parametrize(
@@ -563,12 +563,12 @@ def test_what_is_no_answer_is_a_bad_response(answer: bytes) -> None:
 @pytest.mark.parametrize("entry", [None, "x", {}, {"function": "f"}, {"function": None}])
 def test_a_tool_call_that_is_none_is_a_bad_response(entry: Any) -> None:
     with pytest.raises(BadResponse, match="tool call"):
-        parsed(chat({"tool_calls": [entry]}, "tool_calls"))
+        parse_plain(chat({"tool_calls": [entry]}, "tool_calls"))
 
 
 def test_an_error_with_status_200_is_an_error() -> None:
     with pytest.raises(RateLimited, match="slow"):
-        parsed({"error": {"message": "slow", "code": 429}})
+        parse_plain({"error": {"message": "slow", "code": 429}})
 
 
 # --- streams ---
@@ -580,13 +580,13 @@ STREAM = sse(ANSWER)
 
 
 def test_a_stream_gives_what_the_plain_answer_gives() -> None:
-    assert streamed(STREAM) == parsed(ANSWER)
+    assert parse_stream(STREAM) == parse_plain(ANSWER)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 def test_a_stream_is_read_at_any_cut_and_line_end(newline: str, size: int) -> None:
-    assert streamed(STREAM.replace("\n", newline), size=size) == parsed(ANSWER)
+    assert parse_stream(STREAM.replace("\n", newline), size=size) == parse_plain(ANSWER)
 
 
 @given(
@@ -599,7 +599,7 @@ def test_a_stream_cut_at_random_gives_the_same(cuts: list[int], newline: str) ->
     parser = ChatStream()
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(data)], strict=True):
         parser.feed(data[start:end])
-    assert parser.finish() == parsed(ANSWER)
+    assert parser.finish() == parse_plain(ANSWER)
 
 
 FINISHED = STREAM.encode().index(b'"finish_reason": "tool_calls"') + len(
@@ -613,14 +613,14 @@ def test_a_stream_that_ends_at_any_byte_before_the_finish_is_an_error(newline: b
     data = STREAM.encode()
     for at in range(FINISHED):
         with pytest.raises(StreamInterrupted):
-            streamed(data[:at].replace(b"\n", newline) or b"\n")
+            parse_stream(data[:at].replace(b"\n", newline) or b"\n")
 
 
 def test_a_stream_that_ends_after_the_finish_is_whole() -> None:
     data = STREAM.encode()
     for at in range(FINISHED, len(data)):
-        answer = streamed(data[:at])
-        assert (answer.text, answer.calls) == (parsed(ANSWER).text, parsed(ANSWER).calls)
+        answer = parse_stream(data[:at])
+        assert (answer.text, answer.calls) == (parse_plain(ANSWER).text, parse_plain(ANSWER).calls)
 
 
 @pytest.mark.slow
@@ -634,14 +634,14 @@ def test_whatever_a_model_says_survives_its_stream(
     content: str, tool_calls: list[tuple[str, dict[str, str]]], size: int
 ) -> None:
     answer = calls(*tool_calls, content=content) if tool_calls else text(content)
-    assert streamed(sse(answer, size=size), size=size) == parsed(answer)
+    assert parse_stream(sse(answer, size=size), size=size) == parse_plain(answer)
 
 
 @given(st.binary(max_size=300))
 @settings(max_examples=examples(200), deadline=None)
 def test_no_bytes_make_the_parser_fail_otherwise_than_by_its_errors(data: bytes) -> None:
     with pytest.raises(LLMError):
-        streamed(data or b"\n")
+        parse_stream(data or b"\n")
 
 
 json_values = st.recursive(
@@ -675,9 +675,9 @@ json_values = st.recursive(
 @settings(max_examples=examples(300), deadline=None)
 def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(value: Any) -> None:
     for parse in (
-        lambda: streamed(events(value, delta({}, "stop"))),
-        lambda: parsed(value),
-        lambda: parsed({"choices": [value]}),
+        lambda: parse_stream(events(value, delta({}, "stop"))),
+        lambda: parse_plain(value),
+        lambda: parse_plain({"choices": [value]}),
     ):
         try:
             parse()
@@ -691,43 +691,43 @@ def test_comments_other_fields_and_a_byte_order_mark_are_skipped() -> None:
         + events(delta({"content": "a"}), delta({}, "stop"))
         + ": bye\n\n"
     )
-    assert streamed(stream).text == "a"
+    assert parse_stream(stream).text == "a"
 
 
 def test_data_needs_no_space_and_may_have_many_lines() -> None:
     chunk = json.dumps(delta({"content": "a"}, "stop"), indent=1)
     stream = "".join(f"data:{line}\n" for line in chunk.splitlines()) + "\n"
-    assert streamed(stream).text == "a"
+    assert parse_stream(stream).text == "a"
 
 
 def test_done_alone_does_not_finish_an_answer() -> None:
     with pytest.raises(StreamInterrupted):
-        streamed(events(delta({"content": "half"}), "[DONE]"))
+        parse_stream(events(delta({"content": "half"}), "[DONE]"))
 
 
 def test_a_finish_needs_no_done_and_no_last_blank_line() -> None:
-    assert streamed(events(delta({"content": "a"}, "stop")).rstrip("\n")).text == "a"
+    assert parse_stream(events(delta({"content": "a"}, "stop")).rstrip("\n")).text == "a"
 
 
 def test_an_empty_finish_reason_is_none() -> None:
     with pytest.raises(StreamInterrupted):
-        streamed(events(delta({"content": "a"}, "")))
+        parse_stream(events(delta({"content": "a"}, "")))
 
 
 def test_what_follows_done_is_not_read() -> None:
-    assert streamed(events(delta({"content": "a"}, "stop"), "[DONE]", "garbage")).text == "a"
+    assert parse_stream(events(delta({"content": "a"}, "stop"), "[DONE]", "garbage")).text == "a"
 
 
 def test_usage_may_come_in_any_chunk_and_the_last_counts() -> None:
     first = delta({"content": "a"}, usage={"prompt_tokens": 1, "completion_tokens": 1})
     last = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 9}}
-    assert streamed(events(first, delta({}, "stop", usage=None), last)).usage == Usage(1, 9)
+    assert parse_stream(events(first, delta({}, "stop", usage=None), last)).usage == Usage(1, 9)
 
 
 def test_an_error_in_a_stream_is_raised_as_its_type() -> None:
     def fails(error: Any) -> LLMError:
         with pytest.raises(LLMError) as caught:
-            streamed(events(delta({"content": "half"}), error))
+            parse_stream(events(delta({"content": "half"}), error))
         return caught.value
 
     assert isinstance(fails({"error": {"message": "x", "type": "server_error"}}), ServerError)
@@ -740,7 +740,7 @@ def test_an_error_in_a_stream_is_raised_as_its_type() -> None:
     assert isinstance(fails({"error": "boom"}), ServerError)
     assert fails({"object": "error", "message": "vLLM says no", "code": 400}).status == 400
     with pytest.raises(ServerError, match="gone"):
-        streamed('event: error\ndata: {"message": "gone"}\n\n')
+        parse_stream('event: error\ndata: {"message": "gone"}\n\n')
 
 
 def test_reasoning_comes_under_either_name_once() -> None:
@@ -750,7 +750,7 @@ def test_reasoning_comes_under_either_name_once() -> None:
         delta({"reasoning_content": "b", "reasoning": "b"}),
         delta({}, "stop"),
     )
-    assert streamed(stream, deltas.append).reasoning == "ab"
+    assert parse_stream(stream, deltas.append).reasoning == "ab"
     assert [one.text for one in deltas if one.kind == "reasoning"] == ["a", "b"]
 
 
@@ -798,7 +798,7 @@ def piece(arguments: str = "", **more: Any) -> dict[str, Any]:
     ],
 )
 def test_calls_are_put_together_from_all_servers_pieces(pieces: list[Any]) -> None:
-    answer = streamed(events(*pieces, delta({}, "tool_calls")))
+    answer = parse_stream(events(*pieces, delta({}, "tool_calls")))
     assert [(call.name, call.arguments, call.provider_id) for call in answer.calls] == [
         ("t", {"a": 1}, "x"),
         ("u", {"b": 2}, "y"),
@@ -813,11 +813,11 @@ def test_interleaved_calls_are_told_apart_by_index() -> None:
         piece(":2}", index=1),
         delta({}, "tool_calls"),
     )
-    assert [call.arguments for call in streamed(stream).calls] == [{"a": 1}, {"b": 2}]
+    assert [call.arguments for call in parse_stream(stream).calls] == [{"a": 1}, {"b": 2}]
 
 
 def test_a_call_without_an_id_leaves_it_to_us() -> None:
-    assert streamed(events(piece("{}", index=0, name="t"), delta({}, "tool_calls"))).calls == (
+    assert parse_stream(events(piece("{}", index=0, name="t"), delta({}, "tool_calls"))).calls == (
         ToolCall("", "t"),
     )
 
@@ -829,12 +829,12 @@ def test_a_name_in_pieces_is_joined() -> None:
         piece("{}", index=0),
         delta({}, "stop"),
     )
-    assert streamed(stream).calls[0].name == "get_it"
+    assert parse_stream(stream).calls[0].name == "get_it"
 
 
 def test_deltas_tell_text_and_calls_in_order() -> None:
     deltas: list[Delta] = []
-    answer = streamed(STREAM, deltas.append)
+    answer = parse_stream(STREAM, deltas.append)
     assert "".join(one.text for one in deltas if one.kind == "text") == answer.text
     for index, call in enumerate(answer.calls):
         mine = [one for one in deltas if one.kind == "tool" and one.index == index]
@@ -848,8 +848,8 @@ def test_a_surrogate_pair_cut_in_two_is_put_together() -> None:
         'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\ndata:'
         ' {"choices":[{"delta":{"content":"\\ude00!"},"finish_reason":"stop"}]}\n\n'
     )
-    assert streamed(stream).text == "😀!"
-    assert streamed(stream.replace("ude00", "ud83d")).text == "\ufffd\ufffd!"
+    assert parse_stream(stream).text == "😀!"
+    assert parse_stream(stream.replace("ude00", "ud83d")).text == "\ufffd\ufffd!"
 
 
 def test_an_answer_that_is_not_quite_json_is_read() -> None:
@@ -860,7 +860,7 @@ def test_an_answer_that_is_not_quite_json_is_read() -> None:
 def test_an_alternative_answer_is_not_mixed_in() -> None:
     other = delta({"content": "B"}, "stop")
     other["choices"][0]["index"] = 1
-    assert streamed(events(delta({"content": "A"}), other, delta({}, "stop"))).text == "A"
+    assert parse_stream(events(delta({"content": "A"}), other, delta({}, "stop"))).text == "A"
 
 
 # --- errors ---
@@ -989,20 +989,25 @@ def test_tools_of_the_provider_stand_beside_ours(name: str) -> None:
 
 def test_an_event_that_is_cut_between_cr_and_lf_is_read() -> None:
     body = events(delta({"content": "hi"}, "stop")).replace("\n", "\r\n").encode()
-    assert streamed(body[:-3]).text == streamed(body[:-2]).text == streamed(body).text == "hi"
+    assert (
+        parse_stream(body[:-3]).text
+        == parse_stream(body[:-2]).text
+        == parse_stream(body).text
+        == "hi"
+    )
 
 
 # --- ids, arguments, documents, cache keys ---
 
 
-def echoed_call(entry: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def echo_call(entry: dict[str, Any], **changes: Any) -> dict[str, Any]:
     answer = openai_chat.parse(
         json.dumps(
             chat({"role": "assistant", "content": None, "tool_calls": [entry]}, "tool_calls")
         ).encode()
     )
     call = msgspec.structs.replace(answer.calls[0], id="3.0", **changes)
-    return decoded(openai_chat.assistant("", (call,), answer.native, {}))["tool_calls"][0]
+    return decode(openai_chat.assistant("", (call,), answer.native, {}))["tool_calls"][0]
 
 
 SIGNED = {
@@ -1014,11 +1019,11 @@ SIGNED = {
 
 @pytest.mark.parametrize("id", [{}, {"id": ""}, {"id": None}])
 def test_a_signed_call_without_an_id_gets_one_and_keeps_its_signature(id: dict[str, Any]) -> None:
-    assert echoed_call({**id, **SIGNED}) == {**SIGNED, "id": "3.0"}
+    assert echo_call({**id, **SIGNED}) == {**SIGNED, "id": "3.0"}
 
 
 def test_a_signed_call_goes_back_with_the_id_that_its_result_has() -> None:
-    assert echoed_call({"id": "call_0", **SIGNED}, provider_id="call_0_2") == {
+    assert echo_call({"id": "call_0", **SIGNED}, provider_id="call_0_2") == {
         **SIGNED,
         "id": "call_0_2",
     }
@@ -1040,9 +1045,9 @@ def test_arguments_of_a_signed_call_go_back_as_they_came_if_that_is_json(
     given: Any, expected: str
 ) -> None:
     assert (
-        echoed_call({**SIGNED, "id": "c", "function": {"name": "t", "arguments": given}})[
-            "function"
-        ]["arguments"]
+        echo_call({**SIGNED, "id": "c", "function": {"name": "t", "arguments": given}})["function"][
+            "arguments"
+        ]
         == expected
     )
 
@@ -1081,7 +1086,7 @@ def test_pictures_and_files_in_resources_are_sent_as_parts() -> None:
     other = EmbeddedResource(
         {"uri": "file:///a.zip", "mimeType": "application/zip", "blob": "AAAA"}
     )
-    assert decoded(openai_chat.user((picture, pdf, other)))["content"] == [
+    assert decode(openai_chat.user((picture, pdf, other)))["content"] == [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,UE5H"}},
         {
             "type": "file",
@@ -1107,7 +1112,7 @@ def test_pictures_and_files_in_resources_are_sent_as_parts() -> None:
 
 
 def in_head(**parameters: Any) -> dict[str, Any]:
-    return decoded(openai_chat.body(openai_chat.head("m", "s", (), parameters, {}), [], False))
+    return decode(openai_chat.body(openai_chat.head("m", "s", (), parameters, {}), [], False))
 
 
 def test_a_cache_key_goes_to_openai_and_mistral_alone() -> None:
@@ -1146,7 +1151,7 @@ def test_a_schema_gets_the_name_that_the_api_wants() -> None:
 )
 def test_stream_options_can_be_added_to_and_left_out(options: Any, sent: Any) -> None:
     head = openai_chat.head("m", "", (), {"extra_body": {"stream_options": options}}, {})
-    assert decoded(openai_chat.body(head, [], True)).get("stream_options") == sent
+    assert decode(openai_chat.body(head, [], True)).get("stream_options") == sent
 
 
 def test_an_answer_that_broke_off_with_a_pause_is_gone_on_from_where_the_server_wants_a_user() -> (
@@ -1159,7 +1164,7 @@ def test_an_answer_that_broke_off_with_a_pause_is_gone_on_from_where_the_server_
     roles = [
         [
             message["role"]
-            for message in decoded(
+            for message in decode(
                 openai_chat.body(openai_chat.head(model, "", (), {}, {}), fragments, False)
             )["messages"]
         ]

@@ -48,7 +48,7 @@ def items(fragment: bytes) -> list[dict[str, Any]]:
     return json.loads(b"[" + fragment + b"]")
 
 
-def parsed(answer: Any) -> Completion:
+def parse_plain(answer: Any) -> Completion:
     return openai_responses.parse(json.dumps(answer).encode())
 
 
@@ -78,7 +78,7 @@ def call_item(name: str, arguments: str = "{}", id: str = "call_1", **more: Any)
     }
 
 
-def thought(encrypted: str | None = "gAAA=", *summaries: str, **more: Any) -> dict[str, Any]:
+def reasoning_item(encrypted: str | None = "gAAA=", *summaries: str, **more: Any) -> dict[str, Any]:
     summary = [{"type": "summary_text", "text": text} for text in summaries]
     return {
         "id": "rs_1",
@@ -163,7 +163,7 @@ def sse(answer: dict[str, Any], size: int = 5, final: bool = True) -> str:
     return events(*[{**one, "sequence_number": number} for number, one in enumerate(stream_events)])
 
 
-def streamed(
+def parse_stream(
     stream: str | bytes, on_delta: Callable[[Delta], object] | None = None, size: int = 0
 ) -> Completion:
     data = stream.encode() if isinstance(stream, str) else stream
@@ -179,7 +179,7 @@ def meaning(completion: Completion) -> Any:
 
 
 def echo(answer: Any) -> list[dict[str, Any]]:
-    completion = parsed(answer)
+    completion = parse_plain(answer)
     return items(
         openai_responses.assistant(completion.text, completion.calls, completion.native, {})
     )
@@ -340,11 +340,11 @@ def test_a_batch_is_one_fragment() -> None:
         [message_item("a")],
         [call_item("t")],
         [message_item("a"), call_item("t"), call_item("u", id="call_2")],
-        [thought(None), message_item("a")],
+        [reasoning_item(None), message_item("a")],
     ],
 )
 def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
-    answer = parsed(response(*output))
+    answer = parse_plain(response(*output))
     assert not answer.native
     assert Completion.from_json(answer.to_json()) == answer
 
@@ -352,10 +352,17 @@ def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
 @pytest.mark.parametrize(
     "output",
     [
-        [thought(), message_item("a")],
-        [thought(content=[]), call_item("t")],
-        [thought("gAAA=", "sum"), call_item("t", '{"a": 1.50}'), call_item("u", id="call_2")],
-        [thought(None, content=[{"type": "reasoning_text", "text": "hm"}]), message_item("a")],
+        [reasoning_item(), message_item("a")],
+        [reasoning_item(content=[]), call_item("t")],
+        [
+            reasoning_item("gAAA=", "sum"),
+            call_item("t", '{"a": 1.50}'),
+            call_item("u", id="call_2"),
+        ],
+        [
+            reasoning_item(None, content=[{"type": "reasoning_text", "text": "hm"}]),
+            message_item("a"),
+        ],
         [message_item("a", phase="commentary"), call_item("t")],
         [call_item("t"), message_item("a")],
         [message_item("a"), message_item("b", id="msg_2")],
@@ -417,7 +424,7 @@ def test_an_ordinary_answer_has_no_native_form(output: list[Any]) -> None:
 )
 def test_what_text_and_calls_cannot_say_goes_back_verbatim(output: list[Any]) -> None:
     assert echo(response(*output)) == output
-    assert meaning(streamed(sse(response(*output))))[1] == output
+    assert meaning(parse_stream(sse(response(*output))))[1] == output
 
 
 def test_citations_and_refusals_go_back_verbatim() -> None:
@@ -429,7 +436,7 @@ def test_citations_and_refusals_go_back_verbatim() -> None:
     refused["content"] = [{"type": "refusal", "refusal": "I will not."}]
     assert echo(response(cited)) == [cited]
     assert echo(response(refused)) == [refused]
-    for completion in (parsed(response(refused)), streamed(sse(response(refused)))):
+    for completion in (parse_plain(response(refused)), parse_stream(sse(response(refused)))):
         assert (completion.text, completion.refusal, completion.stop_reason) == (
             "",
             "I will not.",
@@ -447,10 +454,12 @@ def test_an_item_goes_back_byte_for_byte() -> None:
 
 
 def test_the_blanks_of_an_indented_answer_are_not_kept() -> None:
-    data = json.dumps(response(thought("g \n AAA"), message_item("a\n\n  b")), indent=2).encode()
+    data = json.dumps(
+        response(reasoning_item("g \n AAA"), message_item("a\n\n  b")), indent=2
+    ).encode()
     native = bytes(openai_responses.parse(data).native)
     assert b"\n" not in native
-    assert json.loads(native) == [thought("g \n AAA"), message_item("a\n\n  b")]
+    assert json.loads(native) == [reasoning_item("g \n AAA"), message_item("a\n\n  b")]
 
 
 def test_what_the_api_refuses_of_its_own_items_does_not_go_back() -> None:
@@ -471,18 +480,18 @@ def test_what_the_api_refuses_of_its_own_items_does_not_go_back() -> None:
         "action": {"type": "search", "sources": [{"type": "api", "name": "w"}]},
     }
     output = [
-        thought(status="completed"),
-        thought(content=None, id=long, status=None),
+        reasoning_item(status="completed"),
+        reasoning_item(content=None, id=long, status=None),
         search,
         weather,
         message_item("a", id="", status=None),
     ]
     stripped = message_item("a")
     del stripped["id"], stripped["status"]
-    bare = thought()
+    bare = reasoning_item()
     del bare["id"]
     assert echo(response(*output)) == [
-        thought(),
+        reasoning_item(),
         bare,
         {**search, "action": {"type": "search", "sources": [{"type": "url", "url": "u"}]}},
         {**weather, "action": {"type": "search"}},
@@ -491,24 +500,30 @@ def test_what_the_api_refuses_of_its_own_items_does_not_go_back() -> None:
 
 
 def test_reasoning_that_nothing_follows_does_not_go_back() -> None:
-    assert echo(response(thought(), status="incomplete")) == [{"role": "assistant", "content": ""}]
+    assert echo(response(reasoning_item(), status="incomplete")) == [
+        {"role": "assistant", "content": ""}
+    ]
     assert echo(
-        response(thought(), message_item("a"), thought(id="rs_2"), status="incomplete")
+        response(
+            reasoning_item(), message_item("a"), reasoning_item(id="rs_2"), status="incomplete"
+        )
     ) == [
-        thought(),
+        reasoning_item(),
         message_item("a"),
     ]
 
 
 def test_reasoning_that_only_a_store_would_know_does_not_go_back_nor_do_the_ids_behind_it() -> None:
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
-    history = echo(response(thought(None), search, call_item("t"), message_item("a")))
+    history = echo(response(reasoning_item(None), search, call_item("t"), message_item("a")))
     assert [item["type"] for item in history] == ["web_search_call", "function_call", "message"]
     assert [item.get("id") for item in history] == ["ws_1", None, None]
 
 
 def test_a_call_whose_id_is_ours_is_patched_into_its_item() -> None:
-    answer = parsed(response(thought(), call_item("a", id="same"), call_item("b", id="same")))
+    answer = parse_plain(
+        response(reasoning_item(), call_item("a", id="same"), call_item("b", id="same"))
+    )
     assert [call.provider_id for call in answer.calls] == ["same", ""]
     calls = [
         msgspec.structs.replace(call, id=f"3.{number}") for number, call in enumerate(answer.calls)
@@ -520,7 +535,7 @@ def test_a_call_whose_id_is_ours_is_patched_into_its_item() -> None:
 
 
 def test_a_long_id_of_the_provider_itself_is_cut_alike_in_call_and_result() -> None:
-    answer = parsed(response(thought(), call_item("a", id="x" * 80)))
+    answer = parse_plain(response(reasoning_item(), call_item("a", id="x" * 80)))
     [_, item] = items(openai_responses.assistant("", answer.calls, answer.native, {}))
     [result] = items(openai_responses.results([(answer.calls[0], ToolResult("x"))], {}))
     assert item["call_id"] == result["call_id"]
@@ -528,7 +543,7 @@ def test_a_long_id_of_the_provider_itself_is_cut_alike_in_call_and_result() -> N
 
 
 def test_an_invalid_call_does_not_bring_its_broken_arguments_back() -> None:
-    [_, item] = echo(response(thought(), call_item("t", '{"a": ')))
+    [_, item] = echo(response(reasoning_item(), call_item("t", '{"a": ')))
     assert json.loads(item["arguments"]) == {"invalid_json": '{"a": '}
     assert item["id"] == "fc_1"
 
@@ -817,9 +832,9 @@ def test_the_wire_is_found_by_its_name() -> None:
 
 
 def test_an_answer_is_read_with_all_that_it_says() -> None:
-    answer = parsed(
+    answer = parse_plain(
         response(
-            thought("e", "one", "two"),
+            reasoning_item("e", "one", "two"),
             message_item("a", "b"),
             call_item("t", '{"q": 1}'),
             call_item("u", id="call_2"),
@@ -845,10 +860,10 @@ def test_usage_counts_reasoning_into_the_output_where_the_server_does_not() -> N
         "output_tokens_details": {"reasoning_tokens": 3},
         "total_tokens": 18,
     }
-    assert parsed(response(message_item("a"), usage=beside)).usage == Usage(10, 8, 0, 0, 3)
-    assert parsed(response(message_item("a"), usage=None)).usage == Usage()
+    assert parse_plain(response(message_item("a"), usage=beside)).usage == Usage(10, 8, 0, 0, 3)
+    assert parse_plain(response(message_item("a"), usage=None)).usage == Usage()
     assert (
-        parsed(
+        parse_plain(
             response(message_item("a"), usage={"input_tokens": "x", "output_tokens_details": 3})
         ).usage
         == Usage()
@@ -856,8 +871,8 @@ def test_usage_counts_reasoning_into_the_output_where_the_server_does_not() -> N
 
 
 def test_reasoning_that_an_open_model_shows_is_read() -> None:
-    item = thought(None, content=[{"type": "reasoning_text", "text": "hm"}])
-    assert parsed(response(item, message_item("a"))).reasoning == "hm"
+    item = reasoning_item(None, content=[{"type": "reasoning_text", "text": "hm"}])
+    assert parse_plain(response(item, message_item("a"))).reasoning == "hm"
 
 
 @pytest.mark.parametrize(
@@ -874,16 +889,16 @@ def test_an_incomplete_answer_says_why(reason: str | None, expected: str) -> Non
     answer = response(
         message_item("half", status="incomplete"), status="incomplete", incomplete_details=details
     )
-    assert parsed(answer).stop_reason == expected
-    assert streamed(sse(answer)).stop_reason == expected
+    assert parse_plain(answer).stop_reason == expected
+    assert parse_stream(sse(answer)).stop_reason == expected
 
 
 def test_a_prompt_that_is_blocked_without_a_word_is_an_error() -> None:
     answer = response(status="incomplete", incomplete_details={"reason": "content_filter"})
     with pytest.raises(ContentFiltered):
-        parsed(answer)
+        parse_plain(answer)
     with pytest.raises(ContentFiltered):
-        streamed(sse(answer))
+        parse_stream(sse(answer))
 
 
 def test_a_call_that_was_cut_off_before_its_arguments_is_invalid() -> None:
@@ -892,10 +907,10 @@ def test_a_call_that_was_cut_off_before_its_arguments_is_invalid() -> None:
         status="incomplete",
         incomplete_details={"reason": "max_output_tokens"},
     )
-    completion = parsed(answer)
+    completion = parse_plain(answer)
     assert completion.calls[0].invalid
     assert completion.stop_reason == "length"
-    assert not parsed(response(call_item("t", ""))).calls[0].invalid
+    assert not parse_plain(response(call_item("t", ""))).calls[0].invalid
     [item] = items(openai_responses.assistant("", completion.calls, completion.native, {}))
     assert json.loads(item["arguments"]) == {"invalid_json": ""}
 
@@ -916,11 +931,11 @@ def test_an_answer_that_is_none_is_an_error(
     status: str, error: Any, kind: type[LLMError], retryable: bool
 ) -> None:
     with pytest.raises(kind) as caught:
-        parsed(response(status=status, error=error))
+        parse_plain(response(status=status, error=error))
     assert caught.value.retryable is retryable
     if status in ("failed", "cancelled"):
         with pytest.raises(kind):
-            streamed(
+            parse_stream(
                 events(
                     {"type": f"response.{status}", "response": response(status=status, error=error)}
                 )
@@ -929,7 +944,7 @@ def test_an_answer_that_is_none_is_an_error(
 
 def test_an_error_with_status_200_is_an_error() -> None:
     with pytest.raises(RateLimited, match="slow"):
-        parsed({"error": {"message": "slow", "code": 429}})
+        parse_plain({"error": {"message": "slow", "code": 429}})
 
 
 @pytest.mark.parametrize(
@@ -964,13 +979,13 @@ def test_an_answer_that_is_not_quite_json_is_read() -> None:
     assert completion.text == "a\tb\ufffd"
     assert json.loads(bytes(completion.native))[0]["phase"] == "\ufffd"
     stream = b'data: {"type":"response.completed","response":' + answer + b"}\n\n"
-    assert meaning(streamed(stream)) == meaning(completion)
+    assert meaning(parse_stream(stream)) == meaning(completion)
 
 
 # --- streams ---
 
 ANSWER = response(
-    thought("gAAA==", "I see", "I know"),
+    reasoning_item("gAAA==", "I see", "I know"),
     message_item("Žluťoučký kůň — 🐎 says\nhi", phase="commentary"),
     call_item("find", '{"q": "naïve ☃ 𝄞", "n": 1}', id="call_a"),
     call_item("list", "{}", id="call_b"),
@@ -980,13 +995,13 @@ STREAM = sse(ANSWER)
 
 @pytest.mark.parametrize("final", [True, False])
 def test_a_stream_gives_what_the_plain_answer_gives(final: bool) -> None:
-    assert meaning(streamed(sse(ANSWER, final=final))) == meaning(parsed(ANSWER))
+    assert meaning(parse_stream(sse(ANSWER, final=final))) == meaning(parse_plain(ANSWER))
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 def test_a_stream_is_read_at_any_cut_and_line_end(newline: str, size: int) -> None:
-    assert streamed(STREAM.replace("\n", newline), size=size) == streamed(STREAM)
+    assert parse_stream(STREAM.replace("\n", newline), size=size) == parse_stream(STREAM)
 
 
 @given(
@@ -1000,7 +1015,7 @@ def test_a_stream_cut_at_random_gives_the_same(cuts: list[int], newline: str) ->
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(data)], strict=True):
         parser.feed(data[start:end])
     assert parser.done
-    assert parser.finish() == streamed(STREAM)
+    assert parser.finish() == parse_stream(STREAM)
 
 
 FINISHED = len(STREAM.encode().rstrip(b"\n"))
@@ -1012,9 +1027,9 @@ def test_a_stream_that_ends_at_any_byte_is_an_error_or_whole(at: int, size: int)
     data = STREAM.encode()[:at] or b"\n"
     if at < FINISHED:
         with pytest.raises(StreamInterrupted):
-            streamed(data, size=size)
+            parse_stream(data, size=size)
     else:
-        assert streamed(data, size=size) == streamed(STREAM)
+        assert parse_stream(data, size=size) == parse_stream(STREAM)
 
 
 @given(
@@ -1033,7 +1048,7 @@ def test_corrupted_bytes_give_an_error_of_ours_or_an_answer(
     for at, byte in changes:
         data[at] = byte
     try:
-        answer = streamed(bytes(data), size=size)
+        answer = parse_stream(bytes(data), size=size)
     except LLMError:
         return
     assert isinstance(answer, Completion)
@@ -1045,7 +1060,7 @@ def test_corrupted_bytes_give_an_error_of_ours_or_an_answer(
 @settings(max_examples=examples(150), deadline=None)
 def test_no_bytes_make_the_parser_fail_otherwise_than_by_its_errors(data: bytes) -> None:
     with pytest.raises(LLMError):
-        streamed(data or b"\n")
+        parse_stream(data or b"\n")
 
 
 json_values = st.recursive(
@@ -1107,10 +1122,10 @@ def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(
     }
     end = {"type": "response.completed", "response": {"output": []}}
     reads: list[Callable[[], Completion]] = [
-        lambda: streamed(events(event, end)),
-        lambda: streamed(events({**event, "output_index": 0}, end)),
-        lambda: parsed(value),
-        lambda: parsed(
+        lambda: parse_stream(events(event, end)),
+        lambda: parse_stream(events({**event, "output_index": 0}, end)),
+        lambda: parse_plain(value),
+        lambda: parse_plain(
             {
                 "output": value,
                 "usage": value,
@@ -1119,7 +1134,7 @@ def test_no_json_makes_the_parsers_fail_otherwise_than_by_their_errors(
                 "status": value,
             }
         ),
-        lambda: parsed({"output": [value]}),
+        lambda: parse_plain({"output": [value]}),
     ]
     for parse in reads:
         try:
@@ -1148,17 +1163,17 @@ def test_whatever_a_model_says_survives_its_stream(
         call_item(name, json.dumps(arguments), id=f"call_{number}")
         for number, (name, arguments) in enumerate(tool_calls)
     ]
-    answer = response(thought("e", *summary), message_item(content), *calls)
+    answer = response(reasoning_item("e", *summary), message_item(content), *calls)
     deltas: list[Delta] = []
-    completion = streamed(sse(answer, size=size), deltas.append, size=size)
-    assert meaning(completion) == meaning(parsed(answer))
+    completion = parse_stream(sse(answer, size=size), deltas.append, size=size)
+    assert meaning(completion) == meaning(parse_plain(answer))
     assert "".join(one.text for one in deltas if one.kind == "text") == completion.text
     assert "".join(one.text for one in deltas if one.kind == "reasoning") == completion.reasoning
 
 
 def test_deltas_tell_text_reasoning_and_calls_in_order() -> None:
     deltas: list[Delta] = []
-    answer = streamed(STREAM, deltas.append)
+    answer = parse_stream(STREAM, deltas.append)
     assert "".join(one.text for one in deltas if one.kind == "text") == answer.text
     assert (
         "".join(one.text for one in deltas if one.kind == "reasoning")
@@ -1181,10 +1196,10 @@ def test_what_no_delta_told_is_told_with_its_item() -> None:
         2, {"type": "response.output_item.added", "output_index": 2, "item": call_item("find", "")}
     )
     deltas: list[Delta] = []
-    answer = streamed(
+    answer = parse_stream(
         events(*items, {"type": "response.completed", "response": ANSWER}), deltas.append
     )
-    assert meaning(answer) == meaning(parsed(ANSWER))
+    assert meaning(answer) == meaning(parse_plain(ANSWER))
     assert deltas == [
         Delta("reasoning", answer.reasoning),
         Delta("text", answer.text),
@@ -1195,11 +1210,11 @@ def test_what_no_delta_told_is_told_with_its_item() -> None:
 
 
 def test_reasoning_that_is_encrypted_anew_at_the_end_goes_back_as_it_came_first() -> None:
-    again = response(thought("gBBB=="), *ANSWER["output"][1:])
+    again = response(reasoning_item("gBBB=="), *ANSWER["output"][1:])
     stream = STREAM.replace(STREAM[STREAM.rindex("event:") :], "") + events(
         {"type": "response.completed", "response": again}
     )
-    assert json.loads(bytes(streamed(stream).native))[0]["encrypted_content"] == "gAAA=="
+    assert json.loads(bytes(parse_stream(stream).native))[0]["encrypted_content"] == "gAAA=="
 
 
 def test_the_items_of_the_last_event_count_where_it_has_more() -> None:
@@ -1207,13 +1222,13 @@ def test_the_items_of_the_last_event_count_where_it_has_more() -> None:
         {"type": "response.created", "response": {}},
         {"type": "response.completed", "response": ANSWER},
     )
-    assert meaning(streamed(stream)) == meaning(parsed(ANSWER))
+    assert meaning(parse_stream(stream)) == meaning(parse_plain(ANSWER))
 
 
 def test_an_item_that_was_begun_and_never_came_is_not_left_out() -> None:
     delta = {"type": "response.output_text.delta", "output_index": 0, "delta": "half"}
     with pytest.raises(BadResponse, match="without an item"):
-        streamed(events(delta, {"type": "response.completed", "response": {"output": []}}))
+        parse_stream(events(delta, {"type": "response.completed", "response": {"output": []}}))
 
 
 def test_items_are_in_their_order_even_if_they_end_in_another() -> None:
@@ -1226,7 +1241,7 @@ def test_items_are_in_their_order_even_if_they_end_in_another() -> None:
         for n in (1, 0)
     ]
     assert (
-        streamed(events(*ends, {"type": "response.completed", "response": {"output": []}})).text
+        parse_stream(events(*ends, {"type": "response.completed", "response": {"output": []}})).text
         == "0\n\n1"
     )
 
@@ -1241,7 +1256,7 @@ def test_items_that_all_have_one_place_are_all_kept() -> None:
         for n in (1, 2)
     ]
     assert (
-        streamed(events(*ends, {"type": "response.completed", "response": {"output": []}})).text
+        parse_stream(events(*ends, {"type": "response.completed", "response": {"output": []}})).text
         == "1\n\n2"
     )
 
@@ -1250,7 +1265,7 @@ def test_events_that_are_named_only_beside_their_data_are_read() -> None:
     stream = STREAM
     for kind in ("response.output_text.delta", "response.output_item.done", "response.completed"):
         stream = stream.replace(f'{{"type": "{kind}", ', "{")
-    assert meaning(streamed(stream)) == meaning(parsed(ANSWER))
+    assert meaning(parse_stream(stream)) == meaning(parse_plain(ANSWER))
 
 
 def test_a_completed_event_with_an_incomplete_answer_is_incomplete() -> None:
@@ -1260,23 +1275,24 @@ def test_a_completed_event_with_an_incomplete_answer_is_incomplete() -> None:
         incomplete_details={"reason": "max_output_tokens"},
     )
     assert (
-        streamed(events({"type": "response.completed", "response": answer})).stop_reason == "length"
+        parse_stream(events({"type": "response.completed", "response": answer})).stop_reason
+        == "length"
     )
 
 
 def test_what_follows_the_end_is_not_read() -> None:
-    assert streamed(STREAM + "data: [DONE]\n\ndata: garbage\n\n") == streamed(STREAM)
+    assert parse_stream(STREAM + "data: [DONE]\n\ndata: garbage\n\n") == parse_stream(STREAM)
 
 
 def test_done_alone_does_not_finish_an_answer() -> None:
     with pytest.raises(StreamInterrupted):
-        streamed(STREAM[: STREAM.rindex("event:")] + "data: [DONE]\n\n")
+        parse_stream(STREAM[: STREAM.rindex("event:")] + "data: [DONE]\n\n")
 
 
 def test_an_error_in_a_stream_is_raised_as_its_type() -> None:
     def fails(error: Any) -> LLMError:
         with pytest.raises(LLMError) as caught:
-            streamed(STREAM[: STREAM.rindex("event:")] + events(error))
+            parse_stream(STREAM[: STREAM.rindex("event:")] + events(error))
         return caught.value
 
     assert isinstance(
@@ -1298,7 +1314,7 @@ def test_an_unknown_event_is_passed_over() -> None:
         {"type": "response.of_tomorrow", "delta": 1},
         {"type": "response.web_search_call.searching", "output_index": 9},
     )
-    assert streamed(more + STREAM) == streamed(STREAM)
+    assert parse_stream(more + STREAM) == parse_stream(STREAM)
 
 
 # --- errors ---

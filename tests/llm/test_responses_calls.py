@@ -20,7 +20,7 @@ from holdfast.content import (
 )
 from holdfast.llm import LLM, Delta, Transcript
 from holdfast.llm.wires import openai_responses
-from tests.llm.test_openai_responses import events, message_item, response, sse, thought
+from tests.llm.test_openai_responses import events, message_item, reasoning_item, response, sse
 from tests.model_server import ModelServer
 
 PNG = b"\x89PNG fake"
@@ -189,7 +189,7 @@ def test_a_tool_of_that_name_answers_and_the_items_go_back_verbatim(
     expected: dict[str, Any],
     stream: bool,
 ) -> None:
-    output = [thought(), item]
+    output = [reasoning_item(), item]
     first, last = response(*output), response(message_item("Done."))
     store, calls = MemoryStore(), list[Any]()
     with ModelServer([sse(first), sse(last)] if stream else [first, last]) as server:
@@ -389,14 +389,14 @@ def test_xai_reports_its_own_searches_as_custom_calls() -> None:
     answer = response(search, message_item("a"), model="grok-4")
     for completion in (
         openai_responses.parse(json.dumps(answer).encode()),
-        streamed_with(answer, deltas := []),
+        stream_answer(answer, deltas := []),
     ):
         assert completion.calls == ()
         assert [call.name for call in completion.server_calls] == ["x_keyword_search"]
     assert [delta.kind for delta in deltas] == ["text"]
 
 
-def streamed_with(answer: dict[str, Any], deltas: list[Delta]) -> Any:
+def stream_answer(answer: dict[str, Any], deltas: list[Delta]) -> Any:
     parser = openai_responses.ResponseStream()
     parser.feed(sse(answer).encode(), deltas.append)
     return parser.finish()
@@ -407,7 +407,7 @@ def test_deltas_tell_the_whole_call(
     item: dict[str, Any], name: str, arguments: dict[str, Any]
 ) -> None:
     deltas: list[Delta] = []
-    answer = streamed_with(response(message_item("Let me."), item), deltas)
+    answer = stream_answer(response(message_item("Let me."), item), deltas)
     [call] = answer.calls
     tools = [delta for delta in deltas if delta.kind == "tool"]
     assert [(delta.index, delta.name) for delta in tools] == [(0, name)]

@@ -9,7 +9,7 @@ import pytest
 from holdfast import Agent, Conversation, MemoryStore, Tool
 from holdfast.errors import ConfigurationError, ContextTooLong
 from holdfast.llm import LLM, Transcript
-from tests.llm.test_openai_responses import call_item, message_item, response, sse, thought
+from tests.llm.test_openai_responses import call_item, message_item, reasoning_item, response, sse
 from tests.model_server import ModelServer
 
 COMPACTED = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
@@ -23,7 +23,7 @@ def model(server: ModelServer, **more: Any) -> LLM:
 def test_what_a_compaction_item_replaced_is_not_sent_again(stream: bool) -> None:
     """https://developers.openai.com/api/docs/guides/compaction: items before the most recent
     compaction item can be dropped."""
-    compacting = [COMPACTED, thought(), call_item("look")]
+    compacting = [COMPACTED, reasoning_item(), call_item("look")]
     answers = [
         response(message_item("Hello.")),
         response(*compacting),
@@ -97,7 +97,7 @@ def test_a_transcript_can_be_compacted_and_goes_on_from_there() -> None:
     """The output of the API is the next window, unchanged."""
     transcript = Transcript.from_messages("one")
     with ModelServer(
-        [response(thought(), message_item("Hello.")), RESULT, response(message_item("Bye."))]
+        [response(reasoning_item(), message_item("Hello.")), RESULT, response(message_item("Bye."))]
     ) as at:
         llm = model(at, reasoning_effort="low", temperature=0)
         transcript.append(llm.completion(transcript, system="Be brief."))
@@ -111,7 +111,7 @@ def test_a_transcript_can_be_compacted_and_goes_on_from_there() -> None:
         assert at.requests[1].json == {
             "model": "gpt-5",
             "instructions": "Be brief.",
-            "input": [{"role": "user", "content": "one"}, thought(), message_item("Hello.")],
+            "input": [{"role": "user", "content": "one"}, reasoning_item(), message_item("Hello.")],
         }
         assert at.requests[2].json["input"] == [
             USER_ITEM,

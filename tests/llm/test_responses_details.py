@@ -33,10 +33,10 @@ from tests.llm.test_openai_responses import (
     events,
     items,
     message_item,
-    parsed,
+    parse_plain,
+    parse_stream,
     response,
     sse,
-    streamed,
 )
 from tests.model_server import ModelServer
 
@@ -47,8 +47,8 @@ PNG_64 = base64.b64encode(PNG).decode()
 def parse(answer: dict[str, Any], deltas_out: list[Delta] | None = None) -> Completion:
     """Return the answer, which is the same plain and streamed; append its deltas to
     `deltas_out`."""
-    plain, deltas = parsed(answer), list[Delta]()
-    stream = streamed(sse(answer), deltas.append)
+    plain, deltas = parse_plain(answer), list[Delta]()
+    stream = parse_stream(sse(answer), deltas.append)
     assert stream.details == plain.details
     assert (stream.text, stream.stop_reason, stream.calls) == (
         plain.text,
@@ -456,7 +456,7 @@ def test_details_of_another_form_do_not_spoil_an_answer(value: Any) -> None:
 def test_half_a_pair_of_surrogates_in_a_detail_is_replaced() -> None:
     message = message_item("a")
     message["content"][0]["annotations"] = [{"type": "url_citation", "title": "\ud800x", "url": ""}]
-    for completion in (parsed(response(message)), streamed(events_of(message))):
+    for completion in (parse_plain(response(message)), parse_stream(events_of(message))):
         assert completion.citations[0].title == "\N{REPLACEMENT CHARACTER}x"
         assert completion.to_json()
 

@@ -21,7 +21,7 @@ def chat(message: dict[str, Any], **more: Any) -> Completion:
     return wire("openai_chat").parse(json.dumps({"choices": [choice], **more}).encode())
 
 
-def recorded(answer: Completion) -> None:
+def check_record(answer: Completion) -> None:
     fields = {name: getattr(answer, name) for name in ("text", "calls", "details", "native")}
     event = ev.AssistantReplied(seq=1, id="a", timestamp=ev.EPOCH, **fields)
     assert ev.decode(ev.record(event), 1) == event
@@ -68,7 +68,7 @@ def test_half_a_surrogate_pair_in_a_tool_that_the_provider_ran_can_be_stored() -
     tool = {"name": "search", "arguments": '{"q":"\\ud83d"}'}
     answer = chat({"content": "x", "executed_tools": [tool]})
     assert answer.server_calls[0].arguments == {"q": "\ufffd"}
-    recorded(answer)
+    check_record(answer)
 
 
 def test_a_number_beyond_all_numbers_can_be_stored() -> None:
@@ -76,7 +76,7 @@ def test_a_number_beyond_all_numbers_can_be_stored() -> None:
     data = data.replace('"finish_reason"', '"logprobs": {"odd": -1e999}, "finish_reason"')
     parser = wire("openai_chat").stream()
     parser.feed(f"data: {data}\n\ndata: [DONE]\n\n".encode(), lambda delta: None)
-    recorded(parser.finish())
+    check_record(parser.finish())
 
 
 def test_a_refusal_in_the_parts_of_a_content() -> None:

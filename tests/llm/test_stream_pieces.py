@@ -146,17 +146,17 @@ RESPONSES = [
 ]
 
 
-def generated(parts: list[dict[str, Any]], **more: str) -> dict[str, Any]:
+def gemini_event(parts: list[dict[str, Any]], **more: str) -> dict[str, Any]:
     candidate = {"content": {"parts": parts, "role": "model"}, "index": 0, **more}
     about = {"modelVersion": "gemini-3-pro", "responseId": "r-1"}
     return {"candidates": [candidate], "usageMetadata": {"promptTokenCount": 5}, **about}
 
 
 GEMINI = [
-    *(generated([{"text": text, "thought": True}]) for text in ("Let ", "me ", "see.")),
-    *(generated([{"text": text}]) for text in ("I ", "look.")),
-    generated([{"functionCall": {"name": "f", "args": {"a": 1}}}]),
-    generated([{"text": ""}], finishReason="STOP"),
+    *(gemini_event([{"text": text, "thought": True}]) for text in ("Let ", "me ", "see.")),
+    *(gemini_event([{"text": text}]) for text in ("I ", "look.")),
+    gemini_event([{"functionCall": {"name": "f", "args": {"a": 1}}}]),
+    gemini_event([{"text": ""}], finishReason="STOP"),
 ]
 
 WIRES: dict[str, tuple[type[StreamParser], list[dict[str, Any]]]] = {

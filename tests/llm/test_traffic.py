@@ -13,7 +13,7 @@ import pytest
 from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult, Usage
 from holdfast.errors import BadRequest, LLMError, ModelNotFound
 from holdfast.llm import LLM, Completion, Delta, Transcript
-from tests.llm.traffic import RECORDED, exchanges, features, files, served
+from tests.llm.traffic import RECORDED, exchanges, features, files, serve
 from tests.model_server import ModelServer
 
 FILES = files("openai_chat")
@@ -21,7 +21,7 @@ FILES = files("openai_chat")
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDED}")
 
 
-def spoken(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+def items_and_tools(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
     """Return a recorded request's messages as items, and its tools."""
     items: list[Any] = []
     calls: dict[str, ToolCall] = {}
@@ -102,12 +102,12 @@ def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     recorded = exchanges(path)
-    with ModelServer([served(response) for _, response in recorded]) as server:
+    with ModelServer([serve(response) for _, response in recorded]) as server:
         plain = LLM(recorded[0][0]["model"], base_url=server.url, max_retries=0)
         streaming = plain.replace(stream=True)
         for request, response in recorded:
             llm = streaming if response.is_stream else plain
-            items, tools = spoken(request)
+            items, tools = items_and_tools(request)
             deltas: list[Delta] = []
             if response.status != 200:
                 with pytest.raises(
@@ -150,8 +150,8 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
         if response.status != 200 or after[: len(before)] != before or len(after) < len(before) + 2:
             continue  # the recording continues with something else
         followed += 1
-        items, tools = spoken(request)
-        with ModelServer([served(response), {"choices": []}]) as server:
+        items, tools = items_and_tools(request)
+        with ModelServer([serve(response), {"choices": []}]) as server:
             llm = LLM(
                 request["model"], base_url=server.url, max_retries=0, stream=response.is_stream
             )

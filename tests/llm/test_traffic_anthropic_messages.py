@@ -27,7 +27,7 @@ from holdfast.llm import LLM, Completion, Delta, Transcript
 from holdfast.llm.completion import NO_NATIVE
 from holdfast.llm.wires import anthropic_messages
 from holdfast.testing.wires import RecordedResponse
-from tests.llm.traffic import RECORDED, exchanges, files, served
+from tests.llm.traffic import RECORDED, exchanges, files, serve
 from tests.model_server import ModelServer
 
 RECORDINGS = RECORDED / "anthropic_messages"
@@ -72,7 +72,7 @@ def system_of(request: dict[str, Any]) -> str | None:
     )
 
 
-def spoken(request: dict[str, Any]) -> list[Any]:
+def items_of(request: dict[str, Any]) -> list[Any]:
     """Return a recorded request's messages as items. An answer with calls ends a batch: two in a
     row are one."""
     items: list[Any] = []
@@ -179,7 +179,7 @@ def sent_back(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def unmarked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_cache_marks(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return messages without cache marks."""
     return [
         {
@@ -202,7 +202,7 @@ def test_no_recording_is_left_out() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recorded_answer_is_read_as_it_was_and_goes_back(path: Path) -> None:
     recorded = exchanges(path)
-    with ModelServer([served(response) for _, response in recorded]) as server:
+    with ModelServer([serve(response) for _, response in recorded]) as server:
         for request, response in recorded:
             llm = model_of(request, server.url)
             deltas: list[Delta] = []
@@ -210,12 +210,12 @@ def test_every_recorded_answer_is_read_as_it_was_and_goes_back(path: Path) -> No
                 with pytest.raises(
                     ModelNotFound if response.status == 404 else BadRequest
                 ) as caught:
-                    llm.completion(Transcript(spoken(request)), system=system_of(request))
+                    llm.completion(Transcript(items_of(request)), system=system_of(request))
                 assert caught.value.code == response.body["error"]["type"]
                 assert response.body["error"]["message"] in str(caught.value)
                 continue
             answer = llm.completion(
-                Transcript(spoken(request)), system=system_of(request), on_delta=deltas.append
+                Transcript(items_of(request)), system=system_of(request), on_delta=deltas.append
             )
             content, stop, usage = content_of(response.body)
             calls = [one for one in content if one["type"] == "tool_use"]
@@ -285,7 +285,10 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
     results of the recorded ones."""
     followed = 0
     for (request, response), (following, _) in itertools.pairwise(exchanges(path)):
-        before, after = unmarked(request["messages"]), unmarked(following["messages"])
+        before, after = (
+            without_cache_marks(request["messages"]),
+            without_cache_marks(following["messages"]),
+        )
         content = content_of(response.body)[0]
         if (
             after[: len(before)] != before
@@ -295,9 +298,9 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
             continue  # the recording continues with something else
         followed += 1
         theirs = after[len(before)]["content"]
-        with ModelServer([served(response), {}]) as server:
+        with ModelServer([serve(response), {}]) as server:
             llm = model_of(request, server.url)
-            transcript = Transcript(spoken(request))
+            transcript = Transcript(items_of(request))
             answer = llm.completion(transcript, system=system_of(request))
             transcript.append(answer)
             results = {
@@ -309,12 +312,12 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
             for call in answer.calls:
                 transcript.append((call, recorded_result(results[call.provider_id])))
             if not answer.calls:
-                transcript.append(spoken({"messages": [after[len(before) + 1]]})[0])
+                transcript.append(items_of({"messages": [after[len(before) + 1]]})[0])
             with pytest.raises(LLMError):
                 llm.completion(transcript, system=system_of(request))
             first, second = (
-                unmarked(server.requests[0].messages),
-                unmarked(server.requests[1].messages),
+                without_cache_marks(server.requests[0].messages),
+                without_cache_marks(server.requests[1].messages),
             )
             marks = server.requests[1].body.count(b'"cache_control":{"type":"ephemeral"}')
         assert second[: len(first)] == first
@@ -353,7 +356,7 @@ def our_request(request: dict[str, Any], **parameters: Any) -> dict[str, Any]:
     ]
     settings = {"max_output_tokens": request["max_tokens"], "prompt_caching": False, **parameters}
     head = anthropic_messages.head(request["model"], system_of(request) or "", tools, settings, {})
-    transcript = Transcript(spoken(request))
+    transcript = Transcript(items_of(request))
     return json.loads(
         anthropic_messages.body(
             head, transcript.fragments(anthropic_messages, {}, request["model"]), False

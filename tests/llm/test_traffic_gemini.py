@@ -26,7 +26,7 @@ from holdfast.content import (
 from holdfast.errors import BadRequest, LLMError, ModelNotFound
 from holdfast.llm import LLM, Completion, Delta, Transcript
 from holdfast.testing import wires
-from tests.llm.traffic import RECORDED, features, files, served
+from tests.llm.traffic import RECORDED, features, files, serve
 from tests.model_server import ModelServer
 
 FILES = files("gemini")
@@ -102,7 +102,7 @@ def recorded_usage(body: Any) -> Usage:
     )
 
 
-def signed(part: dict[str, Any]) -> dict[str, Any]:
+def with_signature_bytes(part: dict[str, Any]) -> dict[str, Any]:
     """Return a part with its signature as bytes, decoded from either kind of base64."""
     signature = part.get("thoughtSignature")
     if signature is None:
@@ -122,7 +122,7 @@ def recorded_results(content: dict[str, Any]) -> list[dict[str, Any]]:
     return [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
 
 
-def answered(response: dict[str, Any]) -> ToolResult:
+def result_of(response: dict[str, Any]) -> ToolResult:
     error = response["response"].get("error")
     if error is not None:
         return ToolResult.failure(error)
@@ -144,7 +144,7 @@ def user_message(content: dict[str, Any]) -> Message:
     return Message(tuple(blocks))
 
 
-def spoken(body: dict[str, Any]) -> list[Any]:
+def items_of(body: dict[str, Any]) -> list[Any]:
     """Return a recorded request's contents as items, with the model's answers in native form."""
     items: list[Any] = []
     calls: tuple[ToolCall, ...] = ()
@@ -162,7 +162,9 @@ def spoken(body: dict[str, Any]) -> list[Any]:
                 )
             )
         elif results:
-            items += [(call, answered(result)) for call, result in zip(calls, results, strict=True)]
+            items += [
+                (call, result_of(result)) for call, result in zip(calls, results, strict=True)
+            ]
         else:
             items.append(user_message(content))
     return items
@@ -222,11 +224,11 @@ def client(server: ModelServer, request: dict[str, Any], rest: dict[str, Any]) -
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     recorded = exchanges(path)
-    with ModelServer([served(response) for _, response in recorded]) as server:
+    with ModelServer([serve(response) for _, response in recorded]) as server:
         for number, (request, response) in enumerate(recorded):
             tools, rest, system = request_parts(request["body"])
             llm = client(server, request, rest)
-            transcript = Transcript(spoken(request["body"]))
+            transcript = Transcript(items_of(request["body"]))
             deltas: list[Delta] = []
             if response.status != 200:
                 with pytest.raises(
@@ -295,7 +297,7 @@ def same_request(actual: dict[str, Any], recorded: dict[str, Any]) -> None:
     ]
     for mine, content in zip(actual["contents"], before, strict=True):
         if content["role"] == "model":
-            assert echoed(mine["parts"]) == echoed(content["parts"])
+            assert comparable_parts(mine["parts"]) == comparable_parts(content["parts"])
         elif not recorded_results(content):
             assert list(map(plain, mine["parts"])) == list(map(plain, content["parts"]))
         assert [result["name"] for result in recorded_results(mine)] == [
@@ -314,11 +316,11 @@ def plain(part: dict[str, Any]) -> dict[str, Any]:
 PLACEHOLDER = base64.b64decode("skip_thought_signature_validator".replace("_", "/"))
 
 
-def echoed(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def comparable_parts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return parts as they must go back, for a comparison: without the placeholder of a missing
     signature, and without ids that another client made up."""
     copies: list[dict[str, Any]] = []
-    for part in map(signed, parts):
+    for part in map(with_signature_bytes, parts):
         if part.get("thoughtSignature") == PLACEHOLDER:
             part = {key: value for key, value in part.items() if key != "thoughtSignature"}
         call = part.get("functionCall", {})
@@ -340,9 +342,9 @@ def test_every_recorded_answer_goes_back_as_it_came(path: Path) -> None:
         if response.status != 200:
             continue
         tools, rest, _ = request_parts(request["body"])
-        with ModelServer([served(response), {"candidates": []}]) as server:
+        with ModelServer([serve(response), {"candidates": []}]) as server:
             llm = client(server, request, rest)
-            transcript = Transcript(spoken(request["body"]))
+            transcript = Transcript(items_of(request["body"]))
             before = len(transcript)
             answer = llm.completion(transcript, tools)
             transcript.append(answer)
@@ -355,7 +357,7 @@ def test_every_recorded_answer_goes_back_as_it_came(path: Path) -> None:
         parts = recorded_parts(response.body)
         mine = contents[before]
         assert mine["role"] == "model"
-        assert echoed(mine["parts"]) == [signed(part) for part in parts]
+        assert comparable_parts(mine["parts"]) == [with_signature_bytes(part) for part in parts]
         results = recorded_results(contents[before + 1])
         assert [(result["name"], result.get("id")) for result in results] == [
             (part["functionCall"]["name"], part["functionCall"].get("id"))
@@ -376,9 +378,9 @@ def test_every_recorded_conversation_goes_on_in_one_transcript(path: Path) -> No
     """One transcript follows each recorded conversation. Our requests have the calls and results
     of the recorded ones."""
     recorded = exchanges(path)
-    transcript = Transcript(spoken(recorded[0][0]["body"]))
+    transcript = Transcript(items_of(recorded[0][0]["body"]))
     followed = 0
-    with ModelServer([served(response) for _, response in recorded]) as server:
+    with ModelServer([serve(response) for _, response in recorded]) as server:
         end = ({"body": {"contents": []}}, wires.RecordedResponse(None))
         for (request, response), (following, _) in itertools.pairwise([*recorded, end]):
             tools, rest, system = request_parts(request["body"])
@@ -391,14 +393,14 @@ def test_every_recorded_conversation_goes_on_in_one_transcript(path: Path) -> No
                 continue  # the last one
             followed += 1
             transcript.append(answer)
-            assert echoed(json.loads(native_or_built(answer, transcript))["parts"]) == echoed(
-                news[0]["parts"]
-            )
+            assert comparable_parts(
+                json.loads(native_or_built(answer, transcript))["parts"]
+            ) == comparable_parts(news[0]["parts"])
             results = recorded_results(news[1])
             for call, result in zip(answer.calls, results, strict=True):
                 if call.provider_id:
                     assert result["id"] == call.provider_id
-                transcript.append((call, answered(result)))
+                transcript.append((call, result_of(result)))
             for content in news[2:]:
                 transcript.append(user_message(content))
     assert followed

@@ -16,7 +16,7 @@ from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolR
 from holdfast.errors import BadRequest, ModelNotFound
 from holdfast.llm import LLM, Completion, Delta, Transcript
 from holdfast.llm.wires.openai_responses import ResponseStream
-from tests.llm.traffic import RECORDED, exchanges, files, served
+from tests.llm.traffic import RECORDED, exchanges, files, serve
 from tests.model_server import ModelServer
 
 WIRE = "openai_responses"
@@ -32,7 +32,7 @@ STREAMS = [
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDED}")
 
 
-def listed(request: dict[str, Any]) -> list[dict[str, Any]]:
+def input_items(request: dict[str, Any]) -> list[dict[str, Any]]:
     items = request["input"]
     return [{"role": "user", "content": items}] if isinstance(items, str) else items
 
@@ -60,7 +60,7 @@ def result_in(item: dict[str, Any]) -> ToolResult:
     return result(item["output"])
 
 
-def spoken(request: dict[str, Any]) -> list[Any]:
+def items_of(request: dict[str, Any]) -> list[Any]:
     """Return a recorded request's input as items of a transcript."""
     transcript_items: list[Any] = []
     own: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ def spoken(request: dict[str, Any]) -> list[Any]:
             )
             own.clear()
 
-    for item in listed(request):
+    for item in input_items(request):
         kind = item.get("type", "message")
         if kind == "function_call_output":
             answered()
@@ -180,17 +180,17 @@ def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, li
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     recorded = EXCHANGES[path]
-    with ModelServer([served(response) for _, response in recorded]) as server:
+    with ModelServer([serve(response) for _, response in recorded]) as server:
         for request, response in recorded:
             deltas: list[Delta] = []
             with_model = model_of(request, server.url)
             if response.status != 200:
                 with pytest.raises((BadRequest, ModelNotFound)) as caught:
-                    with_model.completion(Transcript(spoken(request)))
+                    with_model.completion(Transcript(items_of(request)))
                 assert caught.value.code == response.body["error"]["code"]
                 assert response.body["error"]["message"][:200] in str(caught.value)
                 continue
-            answer = with_model.completion(Transcript(spoken(request)), on_delta=deltas.append)
+            answer = with_model.completion(Transcript(items_of(request)), on_delta=deltas.append)
             text, reasoning, calls, usage, items = expected(response.body)
             assert (answer.text, answer.reasoning, answer.usage) == (text, reasoning, usage)
             assert [
@@ -237,7 +237,7 @@ def test_a_recorded_stream_says_what_its_last_event_says(path: Path, number: int
     parser = ResponseStream()
     parser.feed(body.encode())
     streamed = parser.finish()
-    plain = served_plain(stream_events(body)[-1]["response"])
+    plain = read_plain(stream_events(body)[-1]["response"])
     whole, last = (
         [{**item, "encrypted_content": ""} for item in json.loads(bytes(one.native) or b"[]")]
         for one in (streamed, plain)
@@ -248,7 +248,7 @@ def test_a_recorded_stream_says_what_its_last_event_says(path: Path, number: int
     )
 
 
-def served_plain(response: dict[str, Any]) -> Completion:
+def read_plain(response: dict[str, Any]) -> Completion:
     with ModelServer([response]) as server:
         return LLM("m", "key", server.url, wire=WIRE, max_retries=0).completion("x")
 
@@ -298,7 +298,7 @@ PAIRS = [
     for number, ((request, response), (following, _)) in enumerate(
         itertools.pairwise(EXCHANGES[path])
     )
-    if response.status == 200 and follows(listed(request), listed(following))
+    if response.status == 200 and follows(input_items(request), input_items(following))
 ]
 
 
@@ -310,10 +310,10 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
     """One transcript follows each recorded conversation. Our next request has the items and
     outputs of the recorded one."""
     (request, response), (following, answered) = EXCHANGES[path][number : number + 2]
-    before, after = listed(request), listed(following)
-    with ModelServer([served(response), served(answered)]) as server:
+    before, after = input_items(request), input_items(following)
+    with ModelServer([serve(response), serve(answered)]) as server:
         llm = model_of(request, server.url)
-        transcript = Transcript(spoken(request))
+        transcript = Transcript(items_of(request))
         answer = llm.completion(transcript)
         transcript.append(answer)
         outputs = {
@@ -381,7 +381,7 @@ def test_every_recorded_history_is_sent_as_it_was(path: Path) -> None:
     """The recorded inputs, as items of a transcript, equal the inputs that we send: we send
     unchanged what the provider accepted."""
     for request, _ in EXCHANGES[path]:
-        history = listed(request)
+        history = input_items(request)
         if any(
             item.get("type") == "additional_tools"
             or (item.get("type") == "tool_search_output" and item["execution"] == "client")
@@ -391,7 +391,7 @@ def test_every_recorded_history_is_sent_as_it_was(path: Path) -> None:
             continue  # Holdfast has no item for a part of it; its answers are compared above
         with ModelServer([{"output": []}]) as server:
             LLM(request["model"], "key", server.url, wire=WIRE, max_retries=0).completion(
-                Transcript(spoken(request))
+                Transcript(items_of(request))
             )
             assert [{"type": "message", **item} for item in server.requests[0].json["input"]] == [
                 {"type": "message", **item} for item in history

@@ -33,7 +33,7 @@ def exchanges(path: Path) -> list[tuple[dict[str, Any], RecordedResponse]]:
     return [(one.request["body"], one.response) for one in wires.load(path)]
 
 
-def served(response: RecordedResponse) -> Any:
+def serve(response: RecordedResponse) -> Any:
     """Return a response in the form of a `ModelServer`."""
     if response.is_stream:
         return Stream(cut(response.data, PIECE_BYTES))

@@ -37,7 +37,7 @@ def call(runtime: LocalRuntime, name: str, /, **arguments: object) -> ToolResult
     return match.run(arguments, ToolContext("c1", "1.0"))
 
 
-def refused(runtime: LocalRuntime, name: str, /, **arguments: object) -> str:
+def refusal(runtime: LocalRuntime, name: str, /, **arguments: object) -> str:
     """Return the error text of a failed call. The error must not be retryable."""
     with pytest.raises(ToolError) as caught:
         call(runtime, name, **arguments)
@@ -56,7 +56,7 @@ def test_a_file_is_read_with_line_numbers_from_an_offset(runtime: LocalRuntime, 
     )
     part = call(runtime, "read_file", path="a.txt", offset=2, limit=2)
     assert part.text == "     2\ttwo\n     3\tthree\n[... more follows: read on with offset=4]"
-    assert "has 4 lines" in refused(runtime, "read_file", path="a.txt", offset=9)
+    assert "has 4 lines" in refusal(runtime, "read_file", path="a.txt", offset=9)
     (work / "empty").touch()
     assert "empty" in call(runtime, "read_file", path="empty").text
 
@@ -81,8 +81,8 @@ def test_images_are_shown_and_other_binaries_refused(runtime: LocalRuntime, work
         png, "image/png"
     )
     (work / "program").write_bytes(b"\x7fELF\0\0\0")
-    assert "binary" in refused(runtime, "read_file", path="program")
-    assert "binary" in refused(runtime, "edit_file", path="program", old="ELF", new="x")
+    assert "binary" in refusal(runtime, "read_file", path="program")
+    assert "binary" in refusal(runtime, "edit_file", path="program", old="ELF", new="x")
     with pytest.raises(RuntimeFault, match="binary"):
         runtime.read_file("program")
 
@@ -92,7 +92,7 @@ def test_a_missing_file_names_its_neighbours_and_a_directory_lists_its_entries(
 ) -> None:
     (work / "src").mkdir()
     (work / "src" / "settings.py").touch()
-    assert "Did you mean settings.py" in refused(runtime, "read_file", path="src/setting.py")
+    assert "Did you mean settings.py" in refusal(runtime, "read_file", path="src/setting.py")
     assert call(runtime, "read_file", path=".").text == ". is a directory:\nsrc/"
     with pytest.raises(FileNotFoundError):
         runtime.read_file("nothing")
@@ -100,9 +100,9 @@ def test_a_missing_file_names_its_neighbours_and_a_directory_lists_its_entries(
 
 def test_what_is_no_regular_file_is_refused_at_once(runtime: LocalRuntime, work: Path) -> None:
     os.mkfifo(work / "fifo")
-    assert "not a regular file" in refused(runtime, "read_file", path="fifo")
-    assert "not a regular file" in refused(runtime, "write_file", path="fifo", content="x")
-    assert "directory" in refused(runtime, "write_file", path=".", content="x")
+    assert "not a regular file" in refusal(runtime, "read_file", path="fifo")
+    assert "not a regular file" in refusal(runtime, "write_file", path="fifo", content="x")
+    assert "directory" in refusal(runtime, "write_file", path=".", content="x")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
@@ -121,7 +121,7 @@ def test_a_character_that_the_files_encoding_cannot_hold_is_refused_and_nothing_
     runtime: LocalRuntime, work: Path
 ) -> None:
     (work / "a").write_bytes(b"caf\xe9")
-    assert "latin-1" in refused(runtime, "edit_file", path="a", old="caf", new="→")
+    assert "latin-1" in refusal(runtime, "edit_file", path="a", old="caf", new="→")
     assert (work / "a").read_bytes() == b"caf\xe9"
 
 
@@ -162,7 +162,7 @@ def test_a_read_only_file_is_not_replaced_by_the_back_door(
     (work / "a").chmod(0o444)
     if os.access(work / "a", os.W_OK):
         pytest.skip("root may write anything")
-    assert "read-only" in refused(runtime, "write_file", path="a", content="y")
+    assert "read-only" in refusal(runtime, "write_file", path="a", content="y")
 
 
 def test_a_reader_never_sees_half_a_file(runtime: LocalRuntime, work: Path) -> None:
@@ -210,7 +210,7 @@ def test_several_places_are_named_and_replace_all_changes_them(
     runtime: LocalRuntime, work: Path
 ) -> None:
     (work / "a").write_text("x = 1\ny\nx = 1\n")
-    message = refused(runtime, "edit_file", path="a", old="x = 1", new="x = 2")
+    message = refusal(runtime, "edit_file", path="a", old="x = 1", new="x = 2")
     assert "2 times" in message
     assert "lines 1, 3" in message
     assert (
@@ -265,13 +265,13 @@ def test_a_difference_in_white_space_only_is_said_and_the_lines_are_shown(
     runtime: LocalRuntime, work: Path
 ) -> None:
     (work / "a.py").write_text("def f():\n\tif x:\n\t\treturn 1\n")
-    message = refused(
+    message = refusal(
         runtime, "edit_file", path="a.py", old="    if x:\n        return 1", new="pass"
     )
     assert "Lines 2-3 differ from it only in white space (tabs against spaces)" in message
     assert "     2\t\tif x:" in message
     (work / "b.py").write_text("def f():\n    return 1  \n")
-    assert "only in white space (indentation" in refused(
+    assert "only in white space (indentation" in refusal(
         runtime, "edit_file", path="b.py", old="def f():\n  return 1\n", new="pass"
     )
 
@@ -281,7 +281,7 @@ def test_the_nearest_miss_is_shown_with_its_line_numbers(runtime: LocalRuntime, 
     (work / "a.py").write_text(
         "\n".join([*lines, "def total(items):", "    result = sum(items)", "    return result"])
     )
-    message = refused(
+    message = refusal(
         runtime,
         "edit_file",
         path="a.py",
@@ -290,10 +290,10 @@ def test_the_nearest_miss_is_shown_with_its_line_numbers(runtime: LocalRuntime, 
     )
     assert "The nearest is at lines 101-103" in message
     assert "   102\t    result = sum(items)" in message
-    assert "nearest is at lines 102" in refused(
+    assert "nearest is at lines 102" in refusal(
         runtime, "edit_file", path="a.py", old="result = sum(item)", new="x"
     ).replace("line 102", "lines 102")
-    assert "Nothing in the file is similar" in refused(
+    assert "Nothing in the file is similar" in refusal(
         runtime, "edit_file", path="a.py", old="§§§ ???", new="x"
     )
 
@@ -311,7 +311,7 @@ def test_the_search_for_a_near_miss_is_quick_in_a_file_of_50000_lines(
         "}\n}\n",
     ):
         start = time.process_time()
-        refused(runtime, "edit_file", path="a", old=old, new="x")
+        refusal(runtime, "edit_file", path="a", old=old, new="x")
         assert time.process_time() - start < 3.0
     start = time.process_time()
     call(runtime, "edit_file", path="a", old="some_function", new="f", replace_all=True)
@@ -320,9 +320,9 @@ def test_the_search_for_a_near_miss_is_quick_in_a_file_of_50000_lines(
 
 def test_edits_that_change_nothing_are_refused(runtime: LocalRuntime, work: Path) -> None:
     (work / "a").write_text("x")
-    assert "the same" in refused(runtime, "edit_file", path="a", old="x", new="x")
-    assert "write_file" in refused(runtime, "edit_file", path="a", old="", new="x")
-    assert "no file" in refused(runtime, "edit_file", path="b", old="x", new="y")
+    assert "the same" in refusal(runtime, "edit_file", path="a", old="x", new="x")
+    assert "write_file" in refusal(runtime, "edit_file", path="a", old="", new="x")
+    assert "no file" in refusal(runtime, "edit_file", path="b", old="x", new="y")
 
 
 def test_parallel_edits_of_one_file_lose_none(runtime: LocalRuntime, work: Path) -> None:
@@ -372,23 +372,23 @@ def test_paths_outside_of_the_workdir_are_refused_for_reading_and_writing(
         "/etc/passwd",
         "dangling",
     ):
-        message = refused(runtime, "read_file", path=path)
+        message = refusal(runtime, "read_file", path=path)
         assert "outside" in message
         assert str(work) in message
         assert "allow_outside" in message
-        assert "outside" in refused(runtime, "write_file", path=path, content="x")
-        assert "outside" in refused(runtime, "edit_file", path=path, old="s", new="x")
+        assert "outside" in refusal(runtime, "write_file", path=path, content="x")
+        assert "outside" in refusal(runtime, "edit_file", path=path, old="s", new="x")
     assert secret.read_text() == "s"
     with pytest.raises(PathRefused):
         runtime.read_file(secret)
     for path in ("loop", "", "a\0b", "x" * 5000):
-        refused(runtime, "read_file", path=path)
-        refused(runtime, "write_file", path=path, content="x")
+        refusal(runtime, "read_file", path=path)
+        refusal(runtime, "write_file", path=path, content="x")
 
 
 def test_a_sibling_whose_name_begins_alike_is_outside(runtime: LocalRuntime, work: Path) -> None:
     work.with_name("work2").mkdir()
-    assert "outside" in refused(runtime, "write_file", path="../work2/a", content="x")
+    assert "outside" in refusal(runtime, "write_file", path="../work2/a", content="x")
 
 
 def test_paths_inside_work_in_every_spelling(runtime: LocalRuntime, work: Path) -> None:

@@ -30,7 +30,7 @@ def v4a(*lines: str) -> str:
     return "\n".join(["*** Begin Patch", *lines, "*** End Patch"])
 
 
-def patched(runtime: LocalRuntime, name: str, before: str | bytes, *lines: str) -> bytes:
+def patch_file(runtime: LocalRuntime, name: str, before: str | bytes, *lines: str) -> bytes:
     path = runtime.workdir / name
     path.write_bytes(before.encode() if isinstance(before, str) else before)
     runtime.files.apply_patch(v4a(f"*** Update File: {name}", *lines))
@@ -91,23 +91,23 @@ def test_a_patch_adds_changes_deletes_and_moves(runtime: LocalRuntime) -> None:
 
 def test_anchors_lead_to_the_place_among_equal_ones(runtime: LocalRuntime) -> None:
     change = ("@@ class B:", "@@ def f(self):", "-        return 1", "+        return 2")
-    content = patched(runtime, "p.py", PROGRAM, *change)
+    content = patch_file(runtime, "p.py", PROGRAM, *change)
     assert content.decode() == PROGRAM[: PROGRAM.rindex("1")] + "2\n"
 
 
 def test_the_anchor_may_be_repeated_as_context(runtime: LocalRuntime) -> None:
     change = ("@@ class B:", " class B:", "-    def f(self):", "+    def g(self):")
-    assert patched(runtime, "p.py", PROGRAM, *change).count(b"def g") == 1
+    assert patch_file(runtime, "p.py", PROGRAM, *change).count(b"def g") == 1
 
 
 def test_lines_without_context_go_behind_their_anchor_or_to_the_end(runtime: LocalRuntime) -> None:
-    assert patched(runtime, "f", "a\nb\n", "@@ a", "+x") == b"a\nx\nb\n"
-    assert patched(runtime, "f", "a\nb\n", "+x") == b"a\nb\nx\n"
+    assert patch_file(runtime, "f", "a\nb\n", "@@ a", "+x") == b"a\nx\nb\n"
+    assert patch_file(runtime, "f", "a\nb\n", "+x") == b"a\nb\nx\n"
 
 
 def test_the_end_of_the_file_can_be_meant(runtime: LocalRuntime) -> None:
     change = ("@@", "-a", "+x", "*** End of File")
-    assert patched(runtime, "f", "a\nb\na\n", *change) == b"a\nb\nx\n"
+    assert patch_file(runtime, "f", "a\nb\na\n", *change) == b"a\nb\nx\n"
     text = refusal(runtime, v4a("*** Update File: f", "@@", "-b", "+c", "*** End of File"))
     assert "not at the end of the file" in text
 
@@ -140,14 +140,14 @@ def test_line_ends_and_encodings_stay(
 ) -> None:
     if before.startswith((b"\xff\xfe\xff\xfe", b"\xfe\xff\xfe\xff")):
         before, after = before[2:], after[2:]
-    assert patched(runtime, "f", before, "@@", *change) == after
+    assert patch_file(runtime, "f", before, "@@", *change) == after
 
 
 def test_white_space_at_ends_and_typographic_signs_may_differ_but_not_indentation(
     runtime: LocalRuntime,
 ) -> None:
-    assert patched(runtime, "f", "a  \nb\n", "@@", " a", "-b", "+c") == b"a  \nc\n"
-    assert patched(
+    assert patch_file(runtime, "f", "a  \nb\n", "@@", " a", "-b", "+c") == b"a  \nc\n"
+    assert patch_file(
         runtime, "f", "x \u2013 \u201cy\u201d\nb\n", "@@", ' x - "y"', "-b", "+c"
     ).endswith(b"c\n")
     (runtime.workdir / "f").write_text("def f():\n\treturn 1\n")

@@ -86,7 +86,7 @@ def work(
     the thread gives up.
     """
 
-    def tried(what: str, call: Callable[[], Any]) -> Any:
+    def try_three_times(what: str, call: Callable[[], Any]) -> Any:
         for _ in range(3):
             try:
                 return call()
@@ -96,13 +96,13 @@ def work(
 
     def drive(store: SQLiteStore, id: str, appends: int) -> None:
         try:
-            lease = tried("acquire", partial(store.acquire, id))
+            lease = try_three_times("acquire", partial(store.acquire, id))
             tell("acquired", id, lease.epoch)
             seq = len(store.read(id))
             for step in range(appends):
                 if step % 6 == 5:
-                    tried("release", partial(store.release, lease))
-                    lease = tried("acquire", partial(store.acquire, id))
+                    try_three_times("release", partial(store.release, lease))
+                    lease = try_three_times("acquire", partial(store.acquire, id))
                     tell("acquired", id, lease.epoch)
                 first, last = seq + 1, seq + 1 + step % 3 // 2
                 for attempt in range(3):
@@ -128,13 +128,13 @@ def work(
                         break
                 else:
                     return
-            tried("release", partial(store.release, lease))
+            try_three_times("release", partial(store.release, lease))
         except StoreError as error:
             tell("gave up", id, str(error))
 
     for appends in rounds:
         try:
-            store = tried("open", partial(SQLiteStore, path, durability))
+            store = try_three_times("open", partial(SQLiteStore, path, durability))
         except StoreError as error:
             tell("gave up", "", str(error))
             return
@@ -171,7 +171,7 @@ def change_connections(build: str) -> None:
     sqlite3.connect = connect  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def installed() -> FileLayer:
+def install_layer() -> FileLayer:
     try:
         return FileLayer.install()
     except Unavailable as error:
@@ -181,7 +181,7 @@ def installed() -> FileLayer:
 
 def record(folder: str, durability: str, build: str, ids: list[str], nth_sync: int) -> None:
     """Record the workload of one store into `folder`/log."""
-    layer = installed()
+    layer = install_layer()
     change_connections(build)
     if nth_sync:
         layer.fault = Fault(nth_sync, "ioerr", ops=("sync",))
@@ -208,7 +208,7 @@ def campaign(
     """Run the workload once without a fault to count its operations. Then run it with a fault at
     operation `first`, at that + `every`, and so on, each time in a process and a folder of
     its own. Print each one's number and outcome."""
-    layer = installed()
+    layer = install_layer()
     change_connections(build)
 
     def case(number: int, fault: Fault | None) -> None:
@@ -375,7 +375,7 @@ def sound(path: Path) -> list[str]:
 # --- loss of power ---
 
 
-def recorded(
+def record_workload(
     folder: Path, durability: str, build: str = "", ids: tuple[str, ...] = IDS, nth_sync: int = 0
 ) -> list[Entry]:
     assert list(child("record", str(folder), durability, build, ids, nth_sync)) == [
@@ -435,7 +435,7 @@ def returned_appends(log: list[Entry]) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["durable", "process"])
 def test_a_loss_of_power_takes_no_more_than_was_promised(folder: Path, durability: str) -> None:
-    log = recorded(folder, durability)
+    log = record_workload(folder, durability)
     assert returned_appends(log) == sum(LONG) * len(IDS)
     checked, wrong = check_losses(
         folder, log, random.Random(1), 0.02, ALL_CHOICES, newest_may_be_lost=durability == "process"
@@ -451,7 +451,7 @@ def test_a_loss_of_power_takes_no_more_than_was_promised(folder: Path, durabilit
 def test_a_loss_of_power_at_any_write_takes_no_more_than_was_promised(
     folder: Path, durability: str, build: str
 ) -> None:
-    log = recorded(folder, durability, build)
+    log = record_workload(folder, durability, build)
     checked, wrong = check_losses(
         folder,
         log,
@@ -476,11 +476,13 @@ def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promise
     delayed the checkpoint before, since the delayed pages are neither synced nor written
     again.
     """
-    syncs = sum(isinstance(entry, Synced) for entry in recorded(folder, "durable", ids=IDS[:1]))
+    syncs = sum(
+        isinstance(entry, Synced) for entry in record_workload(folder, "durable", ids=IDS[:1])
+    )
     total, refused, wrong = 0, 0, list[str]()
     every = one_in(2)
     for nth in range(1, syncs + 1, every):
-        log = recorded(folder, "durable", ids=IDS[:1], nth_sync=nth)
+        log = record_workload(folder, "durable", ids=IDS[:1], nth_sync=nth)
         refused += sum(
             isinstance(entry, Mark) and entry.words[0] in ("failed", "refused") for entry in log
         )
@@ -501,7 +503,7 @@ def test_a_store_that_promises_too_much_is_found_out(
     """A check of the proof: the same workload and the same check, on stores that do not sync
     what `append` acknowledges."""
     _, wrong = check_losses(
-        folder, recorded(folder, durability, build), random.Random(1), 0.01, ["none", "some"]
+        folder, record_workload(folder, durability, build), random.Random(1), 0.01, ["none", "some"]
     )
     assert any("lost: " in one for one in wrong)
 
@@ -510,7 +512,7 @@ def test_a_store_that_promises_too_much_is_found_out(
 def test_a_file_that_breaks_is_found_out(folder: Path) -> None:
     """A checkpoint without a sync breaks the file. The check sees this even if the newest events
     may be lost."""
-    log = recorded(folder, "process", "never syncs")
+    log = record_workload(folder, "process", "never syncs")
     _, wrong = check_losses(folder, log, random.Random(1), 0.02, ["some"], newest_may_be_lost=True)
     assert any(
         "integrity_check" in one or "malformed" in one or "damaged" in one for one in wrong

@@ -186,7 +186,7 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
         file.write(data)
 
 
-def mangled(how: str, seed: int) -> bytes:
+def garbage(how: str, seed: int) -> bytes:
     return {
         "zeroed": bytes(PAGE),
         "torn": bytes(512),
@@ -353,7 +353,7 @@ def test_any_page_may_be_lost(path: Path, how: str) -> None:
     lost_leaves = 0
     for number in [*random.Random(how).sample(range(4, count + 1), 20), 1, 2, 3]:
         path.write_bytes(sound)
-        overwrite(path, (number - 1) * PAGE, mangled(how, number))
+        overwrite(path, (number - 1) * PAGE, garbage(how, number))
         conversations = salvage_checked(path)
         assert set(conversations) == set(EXPECTED)
         missing = sum(
@@ -372,7 +372,7 @@ def test_every_page_may_be_lost(path: Path, how: str) -> None:
     sound = path.read_bytes()
     for number in range(len(sound) // PAGE):
         path.write_bytes(sound)
-        overwrite(path, number * PAGE, mangled(how, number))
+        overwrite(path, number * PAGE, garbage(how, number))
         assert set(salvage_checked(path)) == set(EXPECTED)
 
 

@@ -234,7 +234,7 @@ def label(seq: int, **fields: Any) -> ev.ConversationLabelled:
     return ev.ConversationLabelled(seq=seq, id=f"e{seq}", timestamp=NOW, **fields)
 
 
-def tagged(store: Store, *tags: str, **filters: Any) -> list[str]:
+def ids_with_tags(store: Store, *tags: str, **filters: Any) -> list[str]:
     return sorted(one.id for one in store.list(tags=tags, **filters))
 
 
@@ -251,11 +251,11 @@ def test_conversations_are_found_by_all_of_their_tags(store: Store) -> None:
         "c": (),
         "d": ("bu",),
     }
-    assert tagged(store, "bug") == ["a", "b"]
-    assert tagged(store, "bug", odd) == ["b"]
-    assert tagged(store, "bug", ids=["b", "c"]) == ["b"]
-    assert tagged(store, "bug", status="finished") == tagged(store, "BUG") == []
-    assert tagged(store) == ["a", "b", "c", "d"]
+    assert ids_with_tags(store, "bug") == ["a", "b"]
+    assert ids_with_tags(store, "bug", odd) == ["b"]
+    assert ids_with_tags(store, "bug", ids=["b", "c"]) == ["b"]
+    assert ids_with_tags(store, "bug", status="finished") == ids_with_tags(store, "BUG") == []
+    assert ids_with_tags(store) == ["a", "b", "c", "d"]
 
 
 def test_tags_are_taken_away_again_and_survive_a_new_holder(store: Store) -> None:
@@ -266,10 +266,10 @@ def test_tags_are_taken_away_again_and_survive_a_new_holder(store: Store) -> Non
     lease = store.acquire("a")
     store.append(lease, Batch([message(2)], summary("a", 2, tags=("bug", "new"))))
     store.append(lease, Batch([label(3, remove=("new",))], summary("a", 3, tags=("bug",))))
-    assert tagged(store, "new") == []
-    assert tagged(store, "bug") == ["a"]
+    assert ids_with_tags(store, "new") == []
+    assert ids_with_tags(store, "bug") == ["a"]
     store.append(lease, Batch([label(4, remove=("bug",))], summary("a", 4)))
-    assert tagged(store, "bug") == []
+    assert ids_with_tags(store, "bug") == []
 
 
 def test_a_fork_has_the_tags_of_its_summary(store: Store) -> None:
@@ -285,7 +285,7 @@ def test_a_fork_has_the_tags_of_its_summary(store: Store) -> None:
     }
     store.release(lease)
     store.delete("a")
-    assert tagged(store, "bug") == ["f"]
+    assert ids_with_tags(store, "bug") == ["f"]
 
 
 def forked_from(store: Store, *ids: str, **filters: Any) -> list[str]:

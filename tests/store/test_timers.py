@@ -36,7 +36,7 @@ SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture(autouse=True)
-def indexed(store: Store) -> None:
+def skip_without_index(store: Store) -> None:
     """Skip a store that has no index of timers."""
     if type(store).ring is Store.ring:
         pytest.skip(f"{type(store).__name__} has no index of timers")
@@ -48,7 +48,7 @@ def set_rows(store: Store, lease: Lease, **due: datetime | None) -> None:
     store.append(lease, Batch((), summary(lease.conversation_id, last), timers=rows))
 
 
-def opened(store: Store, id: str = "c") -> Lease:
+def open_conversation(store: Store, id: str = "c") -> Lease:
     lease = store.acquire(id)
     append(store, lease, 1)
     return lease
@@ -59,14 +59,14 @@ def names(due: list[DueTimer]) -> list[str]:
 
 
 def test_an_index_without_timers_is_empty(store: Store) -> None:
-    opened(store)
+    open_conversation(store)
     assert store.due(NOW) == store.ring(NOW) == []
     assert store.next_due() is None
 
 
 def test_rows_are_due_in_the_order_of_their_times(store: Store) -> None:
-    set_rows(store, opened(store, "b"), late=NOW + SECOND, early=NOW - SECOND)
-    set_rows(store, opened(store, "a"), now=NOW)
+    set_rows(store, open_conversation(store, "b"), late=NOW + SECOND, early=NOW - SECOND)
+    set_rows(store, open_conversation(store, "a"), now=NOW)
     assert names(store.due(NOW - 2 * SECOND)) == []
     assert names(store.due(NOW - SECOND)) == ["b.early"]
     assert names(store.due(NOW)) == ["b.early", "a.now"]
@@ -86,7 +86,7 @@ def test_rows_are_due_in_the_order_of_their_times(store: Store) -> None:
     ],
 )
 def test_a_due_time_is_exact_to_the_microsecond(store: Store, due: datetime) -> None:
-    set_rows(store, opened(store), t=due)
+    set_rows(store, open_conversation(store), t=due)
     assert store.next_due() == due
     assert store.due(due) == [DueTimer("c", "t", due)]
     assert store.due(due - timedelta(microseconds=1)) == []
@@ -96,13 +96,13 @@ def test_a_time_of_another_zone_is_compared_as_a_moment(store: Store) -> None:
     from zoneinfo import ZoneInfo
 
     berlin = NOW.astimezone(ZoneInfo("Europe/Berlin"))
-    set_rows(store, opened(store), t=berlin)
+    set_rows(store, open_conversation(store), t=berlin)
     assert store.due(NOW) == [DueTimer("c", "t", NOW)]
     assert store.ring(berlin)[0].key == DueTimer("c", "t", NOW).key
 
 
 def test_a_timer_has_one_row_which_a_later_one_replaces(store: Store) -> None:
-    lease = opened(store)
+    lease = open_conversation(store)
     set_rows(store, lease, t=NOW)
     set_rows(store, lease, t=NOW + SECOND)
     assert store.due(NOW + SECOND) == [DueTimer("c", "t", NOW + SECOND)]
@@ -114,7 +114,7 @@ def test_a_timer_has_one_row_which_a_later_one_replaces(store: Store) -> None:
 
 
 def test_rows_are_written_with_the_events_or_not_at_all(store: Store) -> None:
-    lease = opened(store)
+    lease = open_conversation(store)
     rows = [TimerRow("t", NOW)]
     with pytest.raises(StoreError, match="does not follow"):
         store.append(lease, Batch([message(3)], summary("c", 3), timers=rows))
@@ -124,7 +124,7 @@ def test_rows_are_written_with_the_events_or_not_at_all(store: Store) -> None:
 
 
 def test_only_the_newest_lease_writes_rows(store: Store) -> None:
-    lease = opened(store)
+    lease = open_conversation(store)
     store.release(lease)
     newer = store.acquire("c")
     with pytest.raises(Fenced):
@@ -134,7 +134,7 @@ def test_only_the_newest_lease_writes_rows(store: Store) -> None:
 
 
 def test_a_ring_posts_one_command_and_removes_the_row(store: Store) -> None:
-    lease = opened(store)
+    lease = open_conversation(store)
     set_rows(store, lease, t=NOW, later=NOW + SECOND)
     assert store.ring(NOW) == [DueTimer("c", "t", NOW)]
     assert store.ring(NOW) == []
@@ -146,7 +146,7 @@ def test_a_ring_posts_one_command_and_removes_the_row(store: Store) -> None:
 
 
 def test_an_occurrence_that_was_rung_is_posted_no_second_time(store: Store) -> None:
-    lease = opened(store)
+    lease = open_conversation(store)
     set_rows(store, lease, t=NOW)
     store.ring(NOW)
     [posted] = store.commands(lease)
@@ -161,7 +161,7 @@ def test_an_occurrence_that_was_rung_is_posted_no_second_time(store: Store) -> N
 
 
 def test_a_ring_takes_at_most_its_limit_the_earliest_first(store: Store) -> None:
-    lease = opened(store)
+    lease = open_conversation(store)
     set_rows(store, lease, **{f"t{n}": NOW - n * SECOND for n in range(5)})
     assert names(store.ring(NOW, 2)) == ["c.t4", "c.t3"]
     assert names(store.ring(NOW, 0)) == []
@@ -170,7 +170,7 @@ def test_a_ring_takes_at_most_its_limit_the_earliest_first(store: Store) -> None
 
 
 def test_a_timer_is_rung_for_one_of_several_callers(store: Store) -> None:
-    leases = [opened(store, f"c{n}") for n in range(8)]
+    leases = [open_conversation(store, f"c{n}") for n in range(8)]
     for lease in leases:
         set_rows(store, lease, **{f"t{n}": NOW for n in range(10)})
     with ThreadPoolExecutor(8) as pool:
@@ -190,7 +190,7 @@ def test_the_holder_of_the_lease_is_notified_of_a_ring(store: Store) -> None:
 
 
 def test_a_fork_has_no_rows(store: Store) -> None:
-    set_rows(store, opened(store), t=NOW)
+    set_rows(store, open_conversation(store), t=NOW)
     store.fork("c", summary("f", 1))
     assert names(store.ring(NOW)) == ["c.t"]
 
@@ -220,7 +220,7 @@ def fire_all(resting: RestingConversation) -> Batch:
 
 
 def at_rest(store: Store, id: str = "c", **due: datetime) -> Lease:
-    lease = opened(store, id)
+    lease = open_conversation(store, id)
     set_rows(store, lease, **due)
     store.release(lease)
     return lease
@@ -249,7 +249,7 @@ def test_timers_of_a_conversation_at_rest_are_fired_in_its_journal(store: Store)
 
 
 def test_a_conversation_that_is_held_or_has_commands_is_left_to_its_holder(store: Store) -> None:
-    set_rows(store, opened(store, "held"), t=NOW)
+    set_rows(store, open_conversation(store, "held"), t=NOW)
     at_rest(store, "asked", t=NOW)
     store.post("asked", Send((TextContent("hello"),)))
     at_rest(store, "declined", t=NOW)
@@ -266,7 +266,7 @@ def test_a_conversation_that_is_held_or_has_commands_is_left_to_its_holder(store
 def test_a_fork_that_shares_its_tail_is_left_to_its_holder(store: Store) -> None:
     if isinstance(store, MemoryStore):
         pytest.skip("its forks share nothing")
-    store.release(opened(store))
+    store.release(open_conversation(store))
     store.fork("c", summary("f", 1))
     lease = store.acquire("f")
     store.append(lease, Batch((), summary("f", 1), timers=[TimerRow("t", NOW)]))
@@ -344,7 +344,7 @@ def timer_set(seq: int, timer: str, due: datetime) -> ev.TimerSet:
     return ev.TimerSet(seq=seq, id=f"e{seq}", timestamp=NOW, timer=timer, content=content, due=due)
 
 
-def fired(seq: int, timer: str, due: datetime, next: datetime | None) -> ev.TimerFired:
+def fired_event(seq: int, timer: str, due: datetime, next: datetime | None) -> ev.TimerFired:
     return ev.TimerFired(
         seq=seq, id=f"e{seq}", timestamp=NOW, timer=timer, due=due, next=next, message_seq=0
     )
@@ -355,8 +355,8 @@ JOURNAL = [
     timer_set(2, "once", NOW),
     timer_set(3, "again", NOW + SECOND),
     timer_set(4, "gone", NOW),
-    fired(5, "again", NOW + SECOND, NOW + 2 * SECOND),
-    fired(6, "gone", NOW, None),
+    fired_event(5, "again", NOW + SECOND, NOW + 2 * SECOND),
+    fired_event(6, "gone", NOW, None),
 ]
 ROWS = ["c.once", "c.again"]
 
@@ -364,7 +364,7 @@ ROWS = ["c.once", "c.again"]
 def test_a_lost_index_is_written_anew_from_the_journals(store: Store) -> None:
     lease = store.acquire("c")
     store.append(lease, Batch(JOURNAL, summary("c", 6)))
-    opened(store, "without timers")
+    open_conversation(store, "without timers")
     assert store.next_due() is None
     assert rebuild(store) == 0  # the owner has its timers in its journal
     store.release(lease)

@@ -251,7 +251,7 @@ def test_one_that_somebody_holds_is_not_written(store: Store, other: Store) -> N
 # --- errors name the line ---
 
 
-def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
+def change_line(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
     """Return a function that changes fields of a line."""
 
     def change(data: list[bytes]) -> None:
@@ -268,23 +268,29 @@ def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
         (lambda data: data.insert(0, b"\xff\xfe\x00" * 1000), "line 1: this is not the header"),
         (lambda data: data.insert(0, b"[" * 100_000), "line 1: this is not the header"),
         (lambda data: data.pop(0), "line 1: this is not the header"),
-        (broken(0, version=2), "line 1: exported in version 2"),
-        (broken(0, id=""), "line 1: a conversation needs an id"),
-        (broken(0, events=0), "line 1: a conversation needs an event"),
-        (broken(0, events="many"), "line 1: this is not the header"),
-        (broken(0, events=8), "line 9: this is not an event"),
-        (broken(0, events=6), "line 7: 0 of 1 blobs"),
-        (broken(0, events=10**15), "line 9: this is not an event"),
-        (broken(3, seq=4), "line 4: event 4 stands where event 3 should"),
+        (change_line(0, version=2), "line 1: exported in version 2"),
+        (change_line(0, id=""), "line 1: a conversation needs an id"),
+        (change_line(0, events=0), "line 1: a conversation needs an event"),
+        (change_line(0, events="many"), "line 1: this is not the header"),
+        (change_line(0, events=8), "line 9: this is not an event"),
+        (change_line(0, events=6), "line 7: 0 of 1 blobs"),
+        (change_line(0, events=10**15), "line 9: this is not an event"),
+        (change_line(3, seq=4), "line 4: event 4 stands where event 3 should"),
         (
-            broken(2, calls=[{"id": "call_abc", "name": "shell", "arguments": {}}]),
+            change_line(2, calls=[{"id": "call_abc", "name": "shell", "arguments": {}}]),
             "line 3: a call of event 2 has the id 'call_abc'; calls have different ids such as '2.0'",
         ),
         (lambda data: data.pop(3), "line 4: event 4 stands where event 3 should"),
         (lambda data: data.__setitem__(2, b"{}"), "line 3: this is not an event"),
-        (broken(8, data="AAAA"), "line 9: the content of the blob sha256:.* does not match its id"),
-        (broken(8, data="!"), "line 9: this is not a blob"),
-        (broken(8, id=blob_id(b"x"), data="eA=="), "line 9: no event of 'one' refers to the blob"),
+        (
+            change_line(8, data="AAAA"),
+            "line 9: the content of the blob sha256:.* does not match its id",
+        ),
+        (change_line(8, data="!"), "line 9: this is not a blob"),
+        (
+            change_line(8, id=blob_id(b"x"), data="eA=="),
+            "line 9: no event of 'one' refers to the blob",
+        ),
         (lambda data: data.pop(), "line 8: 0 of 1 blobs of 'one' are present"),
         (
             lambda data: data.__delitem__(slice(5, None)),

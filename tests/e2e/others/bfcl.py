@@ -36,8 +36,8 @@ from tests.e2e.others.play import (
     Turn,
     WantedCall,
     arguments_of,
-    chosen,
     play,
+    sample,
 )
 
 CATEGORIES = ("base", "long_context", "miss_func", "miss_param")
@@ -218,7 +218,7 @@ def main() -> None:
         name = f"BFCL_v4_multi_turn_{category}.json"
         truths = {one["id"]: one["ground_truth"] for one in lines(DATA / "possible_answer" / name)}
         entries = list(lines(DATA / name))
-        for entry in chosen(entries, lambda one: one["id"], options.one_in):
+        for entry in sample(entries, lambda one: one["id"], options.one_in):
             task = entry["id"]
             tally.run(task, lambda: run(entry, truths[task], options.way, tally))  # noqa: B023
     tally.print()

@@ -149,6 +149,6 @@ def arguments_of(programs: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(tasks: Sequence[Any], name: Callable[[Any], str], one_in: int) -> list[Any]:
+def sample(tasks: Sequence[Any], name: Callable[[Any], str], one_in: int) -> list[Any]:
     """Return a fixed sample of the tasks, by their names alone."""
     return [one for one in tasks if zlib.crc32(name(one).encode()) % one_in == 0]

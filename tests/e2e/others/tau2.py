@@ -31,8 +31,8 @@ from tests.e2e.others.play import (
     Turn,
     WantedCall,
     arguments_of,
-    chosen,
     play,
+    sample,
 )
 
 DOMAINS = ("mock", "airline", "retail", "telecom")
@@ -163,7 +163,7 @@ def main() -> None:
     options, tally = arguments_of(__doc__ or ""), Tally()
     for name in DOMAINS:
         domain = Domain(name)
-        for task in chosen(domain.tasks, lambda one: f"{name} {one.id}", options.one_in):  # noqa: B023
+        for task in sample(domain.tasks, lambda one: f"{name} {one.id}", options.one_in):  # noqa: B023
             play_it = functools.partial(run, domain, task, options.way, tally)
             tally.run(f"{name} {task.id}", play_it)
             if tally.counts["tasks"] % 10 == 0:

@@ -39,7 +39,7 @@ def runtime(work: Path, host: Host) -> Iterator[SandboxedRuntime]:
         yield runtime
 
 
-def printed(runtime: SandboxedRuntime | LocalRuntime, program: str) -> str:
+def output_of_program(runtime: SandboxedRuntime | LocalRuntime, program: str) -> str:
     """Return the output of a Python program, or the name of its error."""
     text = f"import socket\ntry:\n{re.sub('^', '    ', program, flags=re.MULTILINE)}\n"
     (runtime.workdir / "program.py").write_text(f"{text}except OSError as e: print(e.args[0])\n")
@@ -61,9 +61,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_other_socket_can_be_made_or_bound(runtime: SandboxedRuntime, name: str) -> None:
     program = f"{REFUSED[name]}; print('made')"
-    assert printed(runtime, program) == "1"
+    assert output_of_program(runtime, program) == "1"
     with LocalRuntime(runtime.workdir) as plain:
-        answer = printed(plain, program)
+        answer = output_of_program(plain, program)
         assert answer == "made" or name in ("Multipath TCP", "IPv6")
 
 
@@ -89,7 +89,7 @@ for fd, data, length in ((a.fileno(), proxy, 16), (0, proxy, 16), (99, proxy, 16
 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 s.sendall(b"GET http://localhost:{host.port}/ HTTP/1.1\\r\\nHost: localhost:{host.port}\\r\\n\\r\\n")
 print(s.recv(15))"""
-    assert printed(runtime, program).splitlines() == [
+    assert output_of_program(runtime, program).splitlines() == [
         "111 111 101",  # ECONNREFUSED, ENETUNREACH
         "106",  # EISCONN
         "-1 106",
@@ -103,9 +103,9 @@ print(s.recv(15))"""
 def test_options_that_lead_packets_elsewhere_are_refused(runtime: SandboxedRuntime) -> None:
     """A source route or an interface would act on a real connection to the proxy."""
     route = "s.setsockopt(socket.IPPROTO_IP, 4, bytes((131, 7, 4, 127, 0, 0, 1, 0)))"
-    assert printed(runtime, f"s = socket.socket(); {route}; print('set')") == "92"
+    assert output_of_program(runtime, f"s = socket.socket(); {route}; print('set')") == "92"
     with LocalRuntime(runtime.workdir) as plain:
-        assert printed(plain, f"s = socket.socket(); {route}; print('set')") == "set"
+        assert output_of_program(plain, f"s = socket.socket(); {route}; print('set')") == "set"
 
 
 def test_a_socket_keeps_its_flags(runtime: SandboxedRuntime) -> None:
@@ -120,17 +120,21 @@ kept = os.dup(s.fileno())
 os.set_inheritable(kept, True)
 child = "import os; os.write(%d, b'x'); print('written')" % kept
 print(subprocess.check_output([sys.executable, "-c", child], pass_fds=[kept]))"""
-    assert printed(runtime, program).splitlines() == ["False False", "0 1 0", "b'written\\n'"]
+    assert output_of_program(runtime, program).splitlines() == [
+        "False False",
+        "0 1 0",
+        "b'written\\n'",
+    ]
 
 
 def test_sockets_that_are_not_connected_are_bounded(work: Path) -> None:
     limits = SandboxLimits(open_files=1000)
     with SandboxedRuntime(work, ["pypi.org"], "landlock", limits=limits) as runtime:
         program = "for _ in range(1000): socket.socket().close()\nprint('all')"
-        assert printed(runtime, program) == "all"
+        assert output_of_program(runtime, program) == "all"
         program = "kept = []\nwhile len(kept) < 400: kept.append(socket.socket())"
-        assert printed(runtime, program) == "24"  # EMFILE
-        assert printed(runtime, "socket.socket(); print('again')") == "again"
+        assert output_of_program(runtime, program) == "24"  # EMFILE
+        assert output_of_program(runtime, "socket.socket(); print('again')") == "again"
 
 
 def test_a_program_of_another_process_cannot_use_the_way_to_the_proxy(

@@ -39,22 +39,22 @@ mkfifo pipe; echo end > pipe & cat pipe
 
 
 @pytest.fixture
-def layered() -> SandboxedRuntime:
+def layered_runtime() -> SandboxedRuntime:
     return SandboxedRuntime(mechanism="bubblewrap")
 
 
 @needs_landlock
-def test_each_box_has_a_layer_of_landlock(layered: SandboxedRuntime) -> None:
-    with layered:
-        (layered.workdir / "count.py").write_text(COUNT_LAYERS)
-        assert layered.run_command(f"{PYTHON} count.py").text.startswith("15\n")
+def test_each_box_has_a_layer_of_landlock(layered_runtime: SandboxedRuntime) -> None:
+    with layered_runtime:
+        (layered_runtime.workdir / "count.py").write_text(COUNT_LAYERS)
+        assert layered_runtime.run_command(f"{PYTHON} count.py").text.startswith("15\n")
     control = subprocess.run([sys.executable, "-c", COUNT_LAYERS], capture_output=True, text=True)
     assert control.stdout == "16\n"
 
 
-def test_programs_do_in_it_what_the_namespaces_allow(layered: SandboxedRuntime) -> None:
-    with layered:
-        text = layered.run_command(USES).text.replace("\r", "")
+def test_programs_do_in_it_what_the_namespaces_allow(layered_runtime: SandboxedRuntime) -> None:
+    with layered_runtime:
+        text = layered_runtime.run_command(USES).text.replace("\r", "")
     assert text.splitlines()[:-1] == ["x", "y", "z", "tty", "0", "bound", "end"]
 
 
@@ -81,9 +81,11 @@ def test_mounts_and_paths_inside_are_writable_as_they_say() -> None:
         assert [one.name for one in Path(folder).iterdir()] == ["a"]
 
 
-def test_a_command_that_is_not_there_is_told(layered: SandboxedRuntime) -> None:
-    with layered:
-        process = start(layered.launcher, ["no-such-program"], cwd=None, env={"PATH": "/usr/bin"})
+def test_a_command_that_is_not_there_is_told(layered_runtime: SandboxedRuntime) -> None:
+    with layered_runtime:
+        process = start(
+            layered_runtime.launcher, ["no-such-program"], cwd=None, env={"PATH": "/usr/bin"}
+        )
         errors = process.communicate(timeout=120)[1]
     assert process.returncode == 127
     assert b"no-such-program" in errors
