@@ -181,19 +181,19 @@ class GeminiStream(StreamParser):
     def _call(self, part: dict[str, Any], function_call: dict[str, Any]) -> None:
         """Add a call, or a piece of one whose arguments are streamed: the first piece has the name,
         and the last one does not say `willContinue`."""
-        opened = self._open_call
-        if opened is None or function_call.get("name"):
+        open_call = self._open_call
+        if open_call is None or function_call.get("name"):
             self._close_call()
             if not (function_call.get("partialArgs") or function_call.get("willContinue")):
                 self._parts.append(part)
                 self._emit_call(function_call.get("name"), function_call.get("args") or {})
                 return
-            opened = self._open_call = _OpenCall(part, function_call)
-            self._parts.append(opened.part)
+            open_call = self._open_call = _OpenCall(part, function_call)
+            self._parts.append(open_call.part)
             name = name_from_wire(function_call.get("name") or "")
             self._deltas.append(Delta("tool", "", self._call_count, name))
         else:
-            opened.add(part, function_call)
+            open_call.add(part, function_call)
         if not function_call.get("willContinue"):
             self._close_call()
 
