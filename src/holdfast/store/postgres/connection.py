@@ -58,24 +58,24 @@ class PreparedStatements:
     def rows(self, query: LiteralString, values: Values = ()) -> list[TupleRow]:
         """Execute a statement with psycopg's placeholders, and return its rows. Raises
         `psycopg.Error`."""
-        parsed = _parsed(query)
-        sequence: Any = values if parsed.names is None else [values[name] for name in parsed.names]  # pyright: ignore
-        if len(sequence) != len(parsed.formats):  # the C code would read beyond the list
-            raise TypeError(f"{len(parsed.formats)} values are needed, not {len(sequence)}.")
-        parameters = self._transformer.dump_sequence(sequence, parsed.formats)
+        parts = _parse(query)
+        items: Any = values if parts.names is None else [values[name] for name in parts.names]  # pyright: ignore
+        if len(items) != len(parts.formats):  # the C code would read beyond the list
+            raise TypeError(f"{len(parts.formats)} values are needed, not {len(items)}.")
+        parameters = self._transformer.dump_sequence(items, parts.formats)
         types, formats = self._transformer.types, self._transformer.formats
         key = query, types
         name = self._names.get(key)
         if name == b"":
             self._count += 1
             name = b"holdfast_%d" % self._count
-            self._pgconn.send_prepare(name, parsed.text, types)
+            self._pgconn.send_prepare(name, parts.text, types)
             self._answer()
             self._names[key] = name
         if name is None:
             if len(self._names) < _MAX_PREPARED:
                 self._names[key] = b""
-            self._pgconn.send_query_params(parsed.text, parameters, types, formats, 1)
+            self._pgconn.send_query_params(parts.text, parameters, types, formats, 1)
         else:
             self._pgconn.send_query_prepared(name, parameters, formats, 1)
         try:
@@ -115,13 +115,13 @@ class Connection(psycopg.Connection[TupleRow]):
 
 
 @cache
-def _parsed(query: LiteralString) -> _Parsed:
+def _parse(query: LiteralString) -> _Parsed:
     """Return a statement with the placeholders `%s` and `%b`, or `%(name)s` and `%(name)b`, in the
     form that goes to the server. See `psycopg.Cursor.execute`."""
     names: list[str] = []
     formats: list[PyFormat] = []
 
-    def numbered(match: re.Match[str]) -> str:
+    def number_placeholder(match: re.Match[str]) -> str:
         name, kind = match.groups()
         if kind == "%":
             return "%"
@@ -130,7 +130,7 @@ def _parsed(query: LiteralString) -> _Parsed:
             formats.append(PyFormat.AUTO if kind == "s" else PyFormat.BINARY)
         return f"${len(names) if name is None else names.index(name) + 1}"
 
-    text = _PLACEHOLDER.sub(numbered, query)
+    text = _PLACEHOLDER.sub(number_placeholder, query)
     return _Parsed(
         text.encode(), None if any(not name for name in names) else tuple(names), formats
     )
