@@ -176,6 +176,6 @@ def _event_latencies(server: Any, browser: Any, times: int) -> list[float]:
         server.ask("POST", "/api/conversations/short/messages", {"text": "How long does it take?"})
         time.sleep(0.25)
     page.until(f"Object.keys(shown).length >= {times}")
-    shown: dict[str, float] = page.run("shown")
+    frame_times: dict[str, float] = page.run("shown")
     browser.close_tabs()
-    return [at - appended[int(seq)] for seq, at in shown.items() if int(seq) in appended]
+    return [at - appended[int(seq)] for seq, at in frame_times.items() if int(seq) in appended]

@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
     runs: int
     seconds: float
     rest_seconds: float
-    begun: int
+    calls_begun: int
     begun_twice: int
     unknown: int
     untold: int
@@ -193,9 +193,9 @@ class Survival:
                     else:
                         untold += outcome_text != "struck" or strikes[key] != 1
         twice = sum(count > 1 for count in strikes.values())
-        begun = len(strikes)
+        calls_begun = len(strikes)
         return Outcome(
-            self.kills, self.stops, runs, seconds, rest, begun, twice, unknown, untold, mails,
+            self.kills, self.stops, runs, seconds, rest, calls_begun, twice, unknown, untold, mails,
             unfinished,
         )  # fmt: skip
 
@@ -247,7 +247,7 @@ def rows(quick: bool) -> list[Row]:
             Row("  until all was at rest, after the last message", "s", [one.rest_seconds]),
             Row(
                 "  non-repeatable calls begun twice",
-                f"of {one.begun:,}",
+                f"of {one.calls_begun:,}",
                 [one.begun_twice],
                 goal=none,
             ),

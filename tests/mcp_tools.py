@@ -36,17 +36,17 @@ WAV = b"RIFF$\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0@\x1f\0\0\x80>\0\0\2\0\x10\0data\0\
 
 
 def test_simple_text() -> str:
-    """Answers a text."""
+    """Return a text."""
     return "This is a simple text response for testing."
 
 
 def test_image_content() -> ImageContent:
-    """Answers an image."""
+    """Return an image."""
     return ImageContent(PNG)
 
 
 def test_audio_content() -> AudioContent:
-    """Answers a sound."""
+    """Return a sound."""
     return AudioContent(WAV)
 
 
@@ -55,14 +55,14 @@ def _resource(uri: str, mime_type: str, text: str) -> EmbeddedResource:
 
 
 def test_embedded_resource() -> EmbeddedResource:
-    """Answers a resource."""
+    """Return a resource."""
     return _resource(
         "test://embedded-resource", "text/plain", "This is an embedded resource content."
     )
 
 
 def test_multiple_content_types() -> list[Any]:
-    """Answers a text, an image and a resource."""
+    """Return a text, an image and a resource."""
     resource = _resource(
         "test://mixed-content-resource", "application/json", '{"test":"data","value":123}'
     )
@@ -70,12 +70,12 @@ def test_multiple_content_types() -> list[Any]:
 
 
 def test_error_handling() -> ToolResult:
-    """Answers an error."""
+    """Return an error."""
     return ToolResult.failure("This tool intentionally returns an error for testing")
 
 
 def test_tool_with_progress(context: ToolContext) -> str:
-    """Reports how far it is."""
+    """Report progress in steps."""
     for step in range(3):
         context.report_progress(f"step {step}")
         context.sleep(0.05)
@@ -108,19 +108,19 @@ JSON_SCHEMA_2020_12 = {
 
 
 def json_schema_2020_12_tool(**arguments: Any) -> str:
-    """Takes what a large schema says."""
+    """Take arguments by a large schema."""
     return str(arguments)
 
 
 def test_streaming_elicitation(context: ToolContext) -> str:
-    """Has nothing to ask of anybody, but takes its time."""
+    """Ask the user nothing, and take a moment."""
     context.report_progress("streaming")
     context.sleep(0.05)
     return "done"
 
 
 def test_logging_tool(context: ToolContext) -> str:
-    """Logs, as Python programs do."""
+    """Log like a Python program."""
     logging.getLogger("mcp_tools").warning("logged")
     context.report_progress("logged")
     return "done"
@@ -136,7 +136,7 @@ MIRRORED = {
 
 
 def mirrored(region: str = "", query: str = "") -> str:
-    """One of its arguments stands in a header too."""
+    """Return both arguments; one of them is also in a header."""
     return f"{query} in {region}"
 
 
@@ -149,14 +149,14 @@ def add(a: int, b: int) -> int:
 
 
 def mark(path: str, text: str = "called") -> str:
-    """Leave a line in a file."""
+    """Append a line to a file."""
     with open(path, "a") as file:
         file.write(text + "\n")
     return text
 
 
 def wait_for_cancel(path: str, context: ToolContext) -> str:
-    """Say in a file when it begins and when it is cancelled."""
+    """Write to a file when the call begins and when it is cancelled."""
     mark(path, "began")
     context.cancelled.wait(60)
     mark(path, "cancelled")
@@ -164,7 +164,7 @@ def wait_for_cancel(path: str, context: ToolContext) -> str:
 
 
 def never(path: str) -> str:
-    """Heeds nothing."""
+    """Ignore the cancellation."""
     mark(path, "began")
     threading.Event().wait(600)
     return "woke"
@@ -177,7 +177,7 @@ def sleep(seconds: float) -> str:
 
 
 def loud() -> str:
-    """Prints in every way there is."""
+    """Print to stdout in every possible way."""
     print("printed")
     os.write(1, b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
     subprocess.run(["sh", "-c", "echo from a child; cat"], check=True)
@@ -185,34 +185,34 @@ def loud() -> str:
 
 
 def large(characters: int) -> str:
-    """Answers many characters."""
+    """Return many characters."""
     return "x" * characters
 
 
 def leave() -> str:
-    """Calls sys.exit."""
+    """Call sys.exit."""
     sys.exit(7)
 
 
 def chatty(messages: int, context: ToolContext) -> str:
-    """Reports very often."""
+    """Report progress very often."""
     for number in range(messages):
         context.report_progress(str(number))
     return "said"
 
 
 def point() -> dict[str, Any]:
-    """Answers what its output schema says."""
+    """Return data that fits the output schema."""
     return {"x": 1, "y": None}
 
 
 def liar() -> dict[str, Any]:
-    """Answers something else than its output schema says."""
+    """Return data that does not fit the output schema."""
     return {"x": "one"}
 
 
 def numbers() -> list[int]:
-    """Answers a list."""
+    """Return a list."""
     return [1, 2, 3]
 
 
@@ -250,7 +250,7 @@ def tools() -> list[Tool]:
         *map(Tool.from_function, plain),
         Tool(
             "json_schema_2020_12_tool",
-            "Takes what a large schema says.",
+            "Take arguments by a large schema.",
             json_schema_2020_12_tool,
             JSON_SCHEMA_2020_12,
         ),
@@ -270,7 +270,7 @@ def changing(manager: ToolManager) -> list[Tool]:
     """Return tools that change the list of tools."""
 
     def test_trigger_tool_change() -> str:
-        """Brings in a tool, or takes it out."""
+        """Add a tool, or remove it."""
         if manager.exists("newcomer"):
             manager.unregister("newcomer")
         else:

@@ -457,10 +457,10 @@ class Box:
             return
         for log in LOGS.values():
             log.unlink(missing_ok=True)
-        changed = [path for path, now in snapshot().items() if self._before.get(path) != now]
+        touched = [path for path, now in snapshot().items() if self._before.get(path) != now]
         removed = self._before.keys() - snapshot().keys()
         for root in WATCHED:
-            if any(path == root or path.startswith(f"{root}/") for path in (*changed, *removed)):
+            if any(path == root or path.startswith(f"{root}/") for path in (*touched, *removed)):
                 self._restore(Path(root))
         for name in os.listdir("/"):
             if f"/{name}" not in self._before and name != "judge":
@@ -469,7 +469,7 @@ class Box:
         self._dirty = False
 
     def _restore(self, root: Path) -> None:
-        # The folder itself stays: shells and the runtime stand in it.
+        # The folder itself stays: it is the working folder of shells and the runtime.
         if root.is_symlink() or not root.is_dir():
             _remove(str(root))
         root.mkdir(exist_ok=True)

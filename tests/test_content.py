@@ -125,7 +125,7 @@ def test_a_str_among_blocks_is_text() -> None:
 
 @pytest.mark.parametrize("kind", [ToolResult, Message])
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "expected"),
     [
         (5, "5"),
         ([5], "5"),
@@ -137,12 +137,12 @@ def test_a_str_among_blocks_is_text() -> None:
         (b"hi", "104"),
     ],
 )
-def test_wrong_content_is_refused_and_named(kind: Any, content: Any, named: str) -> None:
+def test_wrong_content_is_refused_and_named(kind: Any, content: Any, expected: str) -> None:
     with pytest.raises(
         ConfigurationError, match="content takes a str, a content block or a list of blocks"
     ) as caught:
         kind(content)
-    assert named in str(caught.value)
+    assert expected in str(caught.value)
     assert isinstance(caught.value, ValueError)
 
 
@@ -322,7 +322,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({}, "takes exactly one of data"),
         ({"data": b"a", "mime_type": "text/plain", "url": "https://a/b"}, "takes exactly one of"),
@@ -331,10 +331,10 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         ({"url": b"https://a/b"}, "url takes str, not bytes"),
     ],
 )
-def test_a_file_without_a_place_or_a_type_is_refused(given: dict[str, Any], said: str) -> None:
+def test_a_file_without_a_place_or_a_type_is_refused(given: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         FileContent(**given)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import holdfast
 ROOT = Path(holdfast.__file__).parent
 REPO = Path(__file__).parents[1]
 
-# Inner to outer; a room may import itself and what stands before it.
+# Inner to outer; a room may import itself and the rooms before it.
 ORDER = [
     "errors",
     "error_forms",
@@ -157,7 +157,7 @@ def test_source_docs_and_readme_have_none_of_the_old_phrases() -> None:
     ] == []
 
 
-# The imports inside functions, each for start-up time alone: the module and what it loads late.
+# The imports inside functions, each for start-up time alone: the module and its late imports.
 LATE_IMPORTS = {
     # `Agent.run` goes through the front door, since conversations are further out than agents.
     ("agent.agent", "holdfast"),

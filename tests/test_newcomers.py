@@ -23,7 +23,7 @@ class LikeLangChain:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "pattern"),
     [
         ({"role": "user", "content": "hi"}, "not a chat message as a dict: send its content"),
         (
@@ -33,15 +33,15 @@ class LikeLangChain:
         (b"hi", "not bytes: decode them first"),
     ],
 )
-def test_a_message_of_another_shape_is_refused_with_what_to_send(given: Any, told: str) -> None:
+def test_a_message_of_another_shape_is_refused_with_what_to_send(given: Any, pattern: str) -> None:
     with Conversation(Agent(ScriptedLLM(["ok"]))) as conversation:
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=pattern):
             conversation.send_message(given)
         assert conversation.state.events == ()
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "pattern"),
     [
         (
             lambda: Agent(ScriptedLLM([]), mcp_servers="f.json"),
@@ -64,6 +64,6 @@ def test_a_message_of_another_shape_is_refused_with_what_to_send(given: Any, tol
         (lambda: Agent("gpt-5"), r"Give LLM\('gpt-5'\)"),  # type: ignore[arg-type]
     ],
 )
-def test_a_constructor_says_how_to_give_what_was_meant(make: Any, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_constructor_says_how_to_give_what_was_meant(make: Any, pattern: str) -> None:
+    with pytest.raises(ConfigurationError, match=pattern):
         make()

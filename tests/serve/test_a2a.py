@@ -507,10 +507,10 @@ def test_a_client_subscribes_again_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path, [Stall(60), answer]) as (server, model):
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [text("Which colour?")]}
         at_once = {"returnImmediately": True}
-        _, sent = rpc(
+        _, task_answer = rpc(
             _AddressAndKey(server), call("SendMessage", message=message, configuration=at_once)
         )
-        id = sent["result"]["task"]["id"]
+        id = task_answer["result"]["task"]["id"]
         until(lambda: model.requests, "the first request")
         server.kill()
         server.start()

@@ -106,17 +106,17 @@ class AguiClient:
         self._outcome(server, messages=[message])
 
     def approval_request(self, server: ServeProcess) -> Json:
-        (found,) = self._outcome(server, messages=[])["interrupts"]
-        assert (found["reason"], found["metadata"]["toolCallName"]) == ("approval", "pay")
-        return found
+        (interrupt,) = self._outcome(server, messages=[])["interrupts"]
+        assert (interrupt["reason"], interrupt["metadata"]["toolCallName"]) == ("approval", "pay")
+        return interrupt
 
     def approve(self, server: ServeProcess) -> str:
         return self._resume(server, self.approval_request(server)["id"], True)
 
     def question(self, server: ServeProcess) -> str:
-        (found,) = self._outcome(server, messages=[])["interrupts"]
-        assert found["reason"] == "question", found
-        return found["id"]
+        (interrupt,) = self._outcome(server, messages=[])["interrupts"]
+        assert interrupt["reason"] == "question", interrupt
+        return interrupt["id"]
 
     def answer(self, server: ServeProcess) -> str:
         return self._resume(server, self.question(server), "red")

@@ -122,7 +122,7 @@ def test_long_commands_of_one_tenant_leave_room_for_another(
         assert [one.result().status for one in long] == [200] * 6
 
 
-# --- what it does ---
+# --- answers of the routes ---
 
 
 def test_a_message_is_answered_and_the_events_tell_of_it(server: Serving) -> None:

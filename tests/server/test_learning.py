@@ -74,7 +74,7 @@ def one(module: str, policy: Policy = ALL, name: str = "look", **options: Any) -
 
 
 def executors(resolved: ResolvedTools) -> dict[str, str]:
-    return {name: standing.executor for name, standing in resolved.standings.items()}
+    return {name: state.executor for name, state in resolved.standings.items()}
 
 
 # --- the policy ---

@@ -498,7 +498,7 @@ def test_what_was_planted_is_in_no_file_no_answer_and_no_child(
                 assert children, "neither its MCP server nor a shell of it runs"
                 for pid in children:
                     visible = shown_of(pid)
-                    # whose secret it is
+                    # the MCP server itself may have its own secret
                     mine = (
                         (*secrets[:1], *secrets[2:]) if b"tests.mcp_tools" in visible else secrets
                     )
