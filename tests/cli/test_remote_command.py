@@ -669,6 +669,10 @@ def test_a_sandbox_on_the_server_is_asked_for(server: AgentServer, tmp_path: Pat
             "--server-key-file '/nope' cannot be read: No such file",
         ),
         (["list", "/nope.db"], 2, "the store '/nope.db' does not exist"),
+        (["list", "--store", "/nope.db"], 2, "the store '/nope.db' does not exist"),
+        (["show", "x", "--store=/nope.db"], 2, "the store '/nope.db' does not exist"),
+        (["list", "--store"], 2, "argument --store: expected one argument"),
+        (["list", "--store", "a.db", "--server", "SERVER"], 2, "--store and --server each name"),
         (
             ["list", "--server", "http://127.0.0.1:9"],
             1,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from holdfast.cli.parser import CommandLine, Option, Options, number
 from holdfast.cli.session_arguments import FULL, SERVER_KEY
 
+_STORE_OPTION: Options = {"--store FILE": "the SQLite file, as for `run` and `chat`"}
 _PLACE: Options = {
     "file FILE": "the SQLite file given as --store, or an agent server's URL",
+    **_STORE_OPTION,
     "--server URL": "an agent server, instead of FILE",
     **SERVER_KEY,
 }
-_STORE: Options = {"file FILE": "the SQLite file given as --store"}
+_STORE: Options = {"file FILE": "the SQLite file given as --store", **_STORE_OPTION}
 _ID = "the conversation's id, or its beginning"
 _ID_OR_ALL: Options = {"id [ID]": f"{_ID}; without it, all conversations"}
 _TELL_COMMANDS = (
@@ -193,6 +195,7 @@ Exit code 0: no differences. 1: differences. 2: no such file or agent.""",
     {
         "file FILE": """the SQLite file given as --store, the output of `holdfast export`, or a
             folder of such files""",
+        **_STORE_OPTION,
         **_ID_OR_ALL,
         "--agent MODULE:NAME": """the Agent to compare with, or a function that returns one;
             found in this folder or on the Python path""",

@@ -13,6 +13,10 @@ from holdfast import __version__
 from holdfast.cli.exit_codes import Exit
 
 
+# Options that name a place instead of the argument FILE, with the name of their value.
+_PLACE_OPTIONS = {("--server", "URL"), ("--store", "FILE")}
+
+
 class Option:
     """An option with settings of `add_argument` that its usage does not say."""
 
@@ -93,8 +97,8 @@ class Parser(argparse.ArgumentParser):
             self._refuse_unknown(words)
         elif words and not words[0].startswith("-"):
             self._refuse_unknown_command(words[0])
-        if "--server" in self._option_string_actions and self._actions[1].dest == "file":
-            words = self._server_first(words)
+        if self._actions[1:] and self._actions[1].dest == "file":
+            words = self._place_first(words)
         return super().parse_known_args(words, namespace)
 
     def _refuse_unknown(self, words: list[str]) -> None:
@@ -125,19 +129,28 @@ class Parser(argparse.ArgumentParser):
             hint = f"did you mean {near}?" if near else f"the commands are {', '.join(commands)}"
             self.error(f"unknown command {word!r} ({hint})")
 
-    def _server_first(self, words: list[str]) -> list[str]:
-        """Return the arguments with `--server URL` in the first place, where a file stands too."""
+    def _place_first(self, words: list[str]) -> list[str]:
+        """Return the arguments with the place that `--server URL` or `--store FILE` names in the
+        first place, where FILE stands too."""
         end = words.index("--") if "--" in words else len(words)
-        for at, word in enumerate(words[:end]):
-            name, equals, url = word.partition("=")
-            if name != "--server" or (not equals and at + 1 == end):
+        place: list[str] = []
+        rest = list(words)
+        for at, word in reversed([*enumerate(words[:end])]):
+            name, equals, value = word.partition("=")
+            action = self._option_string_actions.get(name)
+            if action is None or (name, action.metavar) not in _PLACE_OPTIONS:
                 continue
-            url, rest = (url, at + 1) if equals else (words[at + 1], at + 2)
-            if not url.startswith(("http://", "https://")):  # it would look like a file
+            if not equals and at + 1 == end:
+                return words  # argparse says that the value is missing
+            value = value if equals else words[at + 1]
+            if name == "--server" and not value.startswith(("http://", "https://")):
                 form = "an agent server's address such as http://127.0.0.1:8765"
-                self.error(f"--server takes {form}, not {url!r}")
-            return [url, *words[:at], *words[rest:]]
-        return words
+                self.error(f"--server takes {form}, not {value!r}")
+            if place:
+                self.error("--store and --server each name the place of the conversations: give one")
+            place = [value]
+            del rest[at : at + (1 if equals else 2)]
+        return [*place, *rest]
 
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.USAGE, f"holdfast: {message}. See: {self.prog} --help\n")
