@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, NoReturn, cast
 from holdfast import __version__
 from holdfast.cli.exit_codes import Exit
 
-
 # Options that name a place instead of the argument FILE, with the name of their value.
 _PLACE_OPTIONS = {("--server", "URL"), ("--store", "FILE")}
 
@@ -147,7 +146,7 @@ class Parser(argparse.ArgumentParser):
                 form = "an agent server's address such as http://127.0.0.1:8765"
                 self.error(f"--server takes {form}, not {value!r}")
             if place:
-                self.error("--store and --server each name the place of the conversations: give one")
+                self.error("--store and --server each name the conversations' place: give one")
             place = [value]
             del rest[at : at + (1 if equals else 2)]
         return [*place, *rest]
