@@ -33,6 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.server.agents import Agents
 from holdfast.server.host import Host
+from holdfast.server.lifecycle import Lifecycle
 from holdfast.server.limits import Bounds
 from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.policy import Policy
@@ -507,7 +508,7 @@ def test_a_fork_or_a_removal_that_was_broken_off_heals(
         raise Killed
 
     monkeypatch.setattr(host._records, "mark_complete", killed)
-    monkeypatch.setattr(host, "_remove", killed)
+    monkeypatch.setattr(Lifecycle, "_remove", killed)
     with pytest.raises(Killed):
         host.fork(T, "a", ForkRequest(id="b"), "key")
     host.close(T, "a")

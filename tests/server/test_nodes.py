@@ -120,7 +120,7 @@ def test_a_server_leaves_the_fork_that_another_one_is_making(both: tuple[Host, H
     parts = both[0]._agents.stored_parts(record)
     new = making("b", parts, both[0]._agents.build(parts, ""), "", False)
     both[0]._records.add(_record_of(new), b"", "", b"", 10)
-    both[1]._finish_interrupted()
+    both[1]._lifecycle.finish_interrupted()
     assert [one.id for one in both[0]._records.interrupted(all=True)] == ["b"]
     with pytest.raises(Conflict):
         both[1].create(T, saying("hi", id="b"))

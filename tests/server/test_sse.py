@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import events as ev
+from holdfast.server.claims import Claims
 from holdfast.server.shapes import EventFrame, TransientNote
 from holdfast.server.sse import encode
 from tests.agent_servers import Lines, Serving
@@ -211,9 +212,7 @@ def test_an_open_stream_keeps_its_client_alive(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        server.host.claims, "seen", lambda tenant, client: calls.append((tenant, client))
-    )
+    monkeypatch.setattr(Claims, "seen", lambda _, tenant, client: calls.append((tenant, client)))
     server.app.service.ping = 1.1
     stream = server.stream(server.make("c"), **{"X-Holdfast-Client": "client-1"})
     assert next(iter(stream)) == (None, "", "ping")

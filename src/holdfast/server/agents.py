@@ -349,6 +349,18 @@ class Agents(ObjectStruct):
         secrets = sealed if wanted.secrets else None
         return self.records.set_agent(record, form, tools, wanted.options, secrets), built
 
+    def refit(self, live: OpenConversation, record: ConversationRecord) -> None:
+        """Give an open conversation the tools and secrets that another server has recorded."""
+        known = live.record
+        new_tools = (known.agent, known.tools) != (record.agent, record.tools)
+        if not new_tools and known.secrets == record.secrets:
+            return
+        built = self.build(self.stored_parts(record), record.workspace)
+        if new_tools:
+            live.set_tools(record, built)
+        if known.secrets != record.secrets:
+            live.set_secrets(record, built)
+
     def set_secrets(
         self, record: ConversationRecord, own: Mapping[str, Secret]
     ) -> tuple[ConversationRecord, BuiltAgent]:

@@ -19,10 +19,10 @@ from holdfast.conversation.conversation import random_id
 from holdfast.conversation.fold import Fold, fold
 from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.agents import Agents
 from holdfast.server.database import Statements
 from holdfast.server.keyed_locks import KeyedLocks
-from holdfast.server.named_leases import NamedLeases
 from holdfast.server.open_conversations import OpenConversations
 from holdfast.server.records import HOSTED, IDLE, RUN, Records, store_id
 from holdfast.store import Batch, Blob, Store, Summary
@@ -198,28 +198,19 @@ class ChatRecords:
         return [(tenant, id) for tenant, id in self._records.rows(query)]
 
 
-class Chats:
+class Chats(ObjectStruct):
     """The chats of one host. Thread-safe; blocking."""
 
-    def __init__(
-        self,
-        store: Store,
-        records: Records,
-        agents: Agents,
-        conversations: OpenConversations,
-        delete: Callable[[str, str], None],
-        leases: NamedLeases | None = None,
-    ) -> None:
-        self.rows = ChatRecords(records)
-        self._store = store
-        self._records = records
-        self._agents = agents
-        self._conversations = conversations
-        self._delete = delete
-        self._lock = threading.Lock()
-        self._turns = KeyedLocks("chat", leases)
-        self._waiting: Counter[tuple[str, str]] = Counter()
-        self.ended = False  # True once the server shuts down: clients that leave interrupt nothing
+    rows: ChatRecords
+    _store: Store
+    _records: Records
+    _agents: Agents
+    _conversations: OpenConversations
+    _delete: Callable[[str, str], None]
+    _turns: KeyedLocks
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _waiting: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter[tuple[str, str]])
+    ended: bool = False  # True once the server shuts down: clients that leave interrupt nothing
 
     # --- exclusion and waiting clients ---
 

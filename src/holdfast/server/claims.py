@@ -7,7 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.commands import Settle
+from holdfast.object_struct import ObjectStruct
+from holdfast.server.named_leases import NamedLeases
 
 
 class OfferedCall(NamedTuple):
@@ -24,25 +28,48 @@ class _TrackedCall(NamedTuple):
     since: float  # the time of the offer or the claim
 
 
-class Claims:
+class Claims(ObjectStruct):
     """The offered and claimed calls of all conversations. Thread-safe.
 
     Times count from the moment at which this process first learned of an offer or a claim, so
-    they start anew after a restart.
+    they start anew after a restart. With `leases` a client is alive, too, if another server has
+    heard from it.
     """
 
-    def __init__(self, claim_timeout: float, grace: float, clock: Callable[[], float]) -> None:
-        self._claim_timeout = claim_timeout
-        self._grace = grace
-        self._clock = clock
-        self._lock = threading.Lock()
-        # By tenant and conversation, then by call.
-        self._calls: dict[tuple[str, str], dict[str, _TrackedCall]] = {}
-        self._seen: dict[tuple[str, str], float] = {}  # last sign of life, by tenant and client
+    _claim_timeout: float
+    _grace: float
+    _clock: Callable[[], float]
+    _leases: NamedLeases | None
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    # By tenant and conversation, then by call.
+    _calls: dict[tuple[str, str], dict[str, _TrackedCall]] = {}
+    _seen: dict[tuple[str, str], float] = {}  # last sign of life, by tenant and client
+    _told: dict[tuple[str, str], float] = {}  # when the other servers were told, by the same
 
     def seen(self, tenant: str, client: str) -> None:
+        """Note that a client is alive, for the claims of its calls on any server."""
+        self._note(tenant, client)
+        if self._leases is not None:
+            now, told = self._clock(), self._told.get((tenant, client))
+            if told is None or now - told >= self._grace / 4:
+                if len(self._told) > 10_000:
+                    self._told.clear()
+                self._told[tenant, client] = now
+                self._leases.seize(f"client {tenant}/{client}", self._grace)
+
+    def _note(self, tenant: str, client: str) -> None:
         with self._lock:
             self._seen[tenant, client] = self._clock()
+
+    def is_alive_elsewhere(self, tenant: str, settle: Settle) -> bool:
+        """Return True if a call is to be settled because its client is gone, but another server has
+        heard from the client lately."""
+        client = settle.runner or ""
+        if settle.kind != "unknown" or self._leases is None:
+            return False
+        if alive := self._leases.held(f"client {tenant}/{client}"):
+            self._note(tenant, client)
+        return alive
 
     def update(self, tenant: str, id: str, offers: Sequence[OfferedCall]) -> None:
         """Replace the offered and claimed calls of a conversation."""

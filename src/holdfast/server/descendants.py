@@ -59,6 +59,10 @@ class Descendants:
         summary = self._summary(record.store_id) or Summary(id)
         return item_of(summary, record.created, record.workspace, record.driven)
 
+    def status(self, tenant: str, id: str) -> str:
+        """Return the status of such a conversation. Raises `ConversationNotFound`."""
+        return self._summary_of(tenant, id).status
+
     def tail(self, tenant: str, id: str) -> list[AnyEvent]:
         """Return the events of such a conversation since its last condensation, at least."""
         return self._store.tail(self.place(tenant, id))

@@ -118,18 +118,6 @@ class OtherServers(ObjectStruct):
             return  # no other server has it open
         self.records.want(record, record.driven)
 
-    def until_free(self, id: str, work: Callable[[], T]) -> T:
-        """Return the result of `work`, once no other server has the conversation open. Raises
-        `LeaseHeld` if that takes too long."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                return work()
-            except LeaseHeld:
-                if time.monotonic() >= until:
-                    raise
-            time.sleep(_MAX_PAUSE_SECONDS)
-
     def _wait(self, id: str, done: Callable[[], bool], take_over: Callable[[], object]) -> bool:
         """Return True once another server has done it, False once `take_over` has. Raises
         `StoreError` if that takes too long."""
@@ -150,3 +138,16 @@ class OtherServers(ObjectStruct):
             time.sleep(pause)
             pause, now = min(2 * pause, _MAX_PAUSE_SECONDS), time.monotonic()
         return True
+
+
+def until_free(work: Callable[[], T]) -> T:
+    """Return the result of `work`, once no other server has the conversation open. Raises
+    `LeaseHeld` if that takes too long."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return work()
+        except LeaseHeld:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_MAX_PAUSE_SECONDS)

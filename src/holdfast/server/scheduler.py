@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -19,7 +19,6 @@ from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
 from holdfast.conversation.conversation import random_id
 from holdfast.conversation.firing import fire_resting
-from holdfast.conversation.journal import utc_now
 from holdfast.conversation.status import AT_REST
 from holdfast.conversation.timers import is_asked
 from holdfast.fleet.poison import MAX_DEATHS, write_end
@@ -74,12 +73,6 @@ class _Fault(ObjectStruct):
         return f"{type(self.error).__name__}: {self.error}"
 
 
-class Unattended(Protocol):
-    """See `SharedStore.unattended`."""
-
-    def __call__(self, limit: int, /, *, parked: bool = False) -> Sequence[str]: ...
-
-
 class Scheduler:
     """Opens conversations when they are needed, drives them from a pool, and parks idle ones.
     Thread-safe."""
@@ -89,37 +82,33 @@ class Scheduler:
         store: Store,
         records: Records,
         open: Callable[[str], OpenConversation],
+        refit: Callable[[OpenConversation, ConversationRecord], None],
         workspaces: Workspaces,
         claims: Claims,
         max_running: int,
         most: int,
         idle: float,
         clock: Callable[[], float],
-        deaths: Deaths | None = None,
-        now: Callable[[], datetime] = utc_now,
-        refit: Callable[[OpenConversation, ConversationRecord], None] | None = None,
-        drives: bool = True,
-        heard: Callable[[str, str], bool] = lambda tenant, client: False,
-        also: Callable[[], None] = lambda: None,
-        unattended: Unattended | None = None,
+        deaths: Deaths,
+        now: Callable[[], datetime],
+        drives: bool,
+        also: Callable[[], None],
     ) -> None:
-        self._now = now
-        self._rung: set[str] = set()  # the store ids of conversations whose timers were rung
-        self._also = also
-        self._unattended = unattended
-        self._taken_over = 0.0  # when it last looked for conversations that nobody has open
-        self._shared = records.shared
-        self._heard = heard
-        self._refit = refit
-        self._drives = drives
-        self._unheeded: dict[str, float] = {}  # since when, by store id
-        self._deaths = deaths or Deaths()
         self._store = store
         self._records = records
         self._opened = open
+        self._refit = refit
         self._workspaces = workspaces
-        self._clock = clock
         self.claims = claims
+        self._clock = clock
+        self._deaths = deaths
+        self._now = now
+        self._drives = drives
+        self._also = also
+        self._shared = records.shared
+        self._rung: set[str] = set()  # the store ids of conversations whose timers were rung
+        self._taken_over = 0.0  # when it last looked for conversations that nobody has open
+        self._unheeded: dict[str, float] = {}  # since when, by store id
         self.conversations = OpenConversations(self._open, most, idle, clock)
         self.pool = RunPool(max_running, self._drive, self._hand_over, tenant_of)
         self._lock = threading.Lock()
@@ -339,7 +328,7 @@ class Scheduler:
         """Read the record of an open conversation, and use it from now on. The caller holds the
         conversation's `run_lock`."""
         record = self._records.find(live.record.tenant, live.record.id)
-        if self._refit is not None and (not record.wanted or record.driven != IDLE):
+        if not record.wanted or record.driven != IDLE:
             self._refit(live, record)
         live.record = msgspec.structs.replace(record, wanted=False)
         return record
@@ -357,8 +346,8 @@ class Scheduler:
                 self.wake(place)  # the server that asked for it may have died
         self._unheeded = unheeded
         self._also()
-        if self._unattended is not None:
-            self._take_over(self._unattended)
+        if self._drives:
+            self._take_over()
 
     def _heed_open(self, id: str) -> None:
         try:
@@ -372,11 +361,11 @@ class Scheduler:
         except errors.HoldfastError as error:
             _log.warning("conversation %s: a change could not be heeded yet: %s", id, error)
 
-    def _take_over(self, unattended: Unattended) -> None:
-        found = list(unattended(_MOST_TAKEN))
+    def _take_over(self) -> None:
+        found = list(self._store.unattended(_MOST_TAKEN))
         if (now := time.monotonic()) - self._taken_over >= _PARKED_SECONDS:
             self._taken_over = now
-            if parked := unattended(_MOST_TAKEN, parked=True):
+            if parked := self._store.unattended(_MOST_TAKEN, parked=True):
                 driven = self._driven()
                 found += [id for id in parked if id in driven]
         for id in found:
@@ -466,8 +455,7 @@ class Scheduler:
         posted."""
         self._ring()
         for tenant, id, settle in self.claims.due():
-            if settle.kind == "unknown" and self._heard(tenant, settle.runner or ""):
-                self.claims.seen(tenant, settle.runner or "")
+            if self.claims.is_alive_elsewhere(tenant, settle):
                 continue
             try:
                 self._settle(tenant, id, settle)

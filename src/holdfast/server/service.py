@@ -100,7 +100,7 @@ class Service:
         if len(self._seen) > 10_000:
             self._seen.clear()
         self._seen[tenant, client] = now
-        await self.read(self.host.seen, tenant, client)
+        await self.read(self.host.claims.seen, tenant, client)
 
     # --- requests ---
 
