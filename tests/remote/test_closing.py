@@ -116,7 +116,7 @@ def test_a_detached_conversation_goes_on_though_its_run_had_no_answer_yet(
         conversation.send_message("go")
         runner = threading.Thread(target=conversation.run, daemon=True)
         runner.start()
-        until(lambda: conversation._drives)
+        until(lambda: conversation._run.drives)
         conversation.detach()
         runner.join(20)
         assert runs(server, conversation.id)

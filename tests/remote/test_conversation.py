@@ -287,7 +287,7 @@ def test_a_call_that_its_client_left_unclaimed_is_run_by_the_next_one(
     script = [("shout", {"text": "here"}), "Done."]
     agent = Agent(ScriptedLLM(script), [shout])
     first = RemoteConversation(agent, space, client_tools=True)
-    first._calls = None  # it has no hands
+    first._here.calls = None  # it has no hands
     first.start_thread()
     first.send_message("go")
     until(lambda: len(first.state.offers) == 1)

@@ -128,7 +128,7 @@ def test_a_callback_that_raises_is_told_of_the_next_event() -> None:
 def test_a_stream_that_says_nothing_is_asked_for_again() -> None:
     with StubServer() as server:
         conversation = open_on(server.url)
-        conversation._follower.silence = 0.2
+        conversation._here.follower.silence = 0.2
         assert conversation.status is ConversationStatus.IDLE
         until(lambda: server.streams == 1)
         server.silent = True
@@ -360,7 +360,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
         with pytest.raises(StoreError, match="more than 10,000 bytes"):
             conversation._copy.catch_up()
         with pytest.raises(StoreError, match="without an event"):
-            conversation._follower._follow()
+            conversation._here.follower._follow()
         conversation.close()
 
 
@@ -782,7 +782,7 @@ def test_an_answer_to_a_question_is_told_again_until_the_server_is_back() -> Non
         conversation.start_thread()
         until(lambda: server.streams == 1)
         refused = threading.Event()
-        give = conversation._questions._answer
+        give = conversation._here.questions._answer
 
         def watched(*arguments: Any) -> None:
             try:
@@ -791,7 +791,7 @@ def test_an_answer_to_a_question_is_told_again_until_the_server_is_back() -> Non
                 refused.set()
                 raise
 
-        conversation._questions._answer = watched
+        conversation._here.questions._answer = watched
         ask(server, "c1")
         assert refused.wait(30)
         proxy.target = server.port
