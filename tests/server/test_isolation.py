@@ -21,6 +21,7 @@ from holdfast import LLM, Agent, LocalRuntime, Tool, ToolResult
 from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm, form_of
 from holdfast.commands import Claim, Interrupt, Resume, Return, Send
+from holdfast.error_forms import error_of_form
 from holdfast.errors import ConfigurationError, Conflict, LeaseHeld, StoreError
 from holdfast.server.host import Host
 from holdfast.server.policy import Policy
@@ -704,7 +705,7 @@ def test_the_command_serves_by_workers_and_leaves_nothing(tmp_path: Path) -> Non
     ],
 )
 def test_errors_come_over_as_their_class(error: Exception) -> None:
-    copy = ms.error_of(ms.fault_of(error))
+    copy = error_of_form(ms.form_of(error))
     assert isinstance(copy, StoreError if type(error) is ValueError else type(error))
     assert str(error) in str(copy)
 

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast import errors
 from holdfast.content import Data
+from holdfast.error_forms import ErrorForm, error_of_form, form_of_error
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.shapes import ToolStanding
 
@@ -32,13 +33,6 @@ _CHUNK_BYTES = 1 << 18
 # --- messages ---
 
 
-class Fault(msgspec.Struct, frozen=True, array_like=True):
-    """An error: the name of its class in `holdfast.errors`, and the class's arguments."""
-
-    kind: str
-    arguments: list[str | int | float | bool | None]
-
-
 class WorkerState(msgspec.Struct, frozen=True, array_like=True):
     """The state of a conversation in its worker; `at` numbers the states. `left` is the number
     of abandoned calls that still run. `children` is True if a conversation that its calls
@@ -49,7 +43,7 @@ class WorkerState(msgspec.Struct, frozen=True, array_like=True):
     has_work: bool
     left: int
     offers: list[tuple[str, str, float | None]]
-    failure: Fault | None = None
+    failure: ErrorForm | None = None
     children: bool = False
 
 
@@ -67,7 +61,7 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
     number: int
     value: bytes
-    fault: Fault | None = None
+    fault: ErrorForm | None = None
     state: WorkerState | None = None
 
 
@@ -110,26 +104,11 @@ class AgentReport(msgspec.Struct, frozen=True, array_like=True):
     status: str = ""
 
 
-def fault_of(error: BaseException) -> Fault:
+def form_of(error: BaseException) -> ErrorForm:
+    """Return any error as data. One that is not of Holdfast becomes a `StoreError`."""
     if isinstance(error, HoldfastError):
-        kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-        reduced: Any = error.__reduce__()  # a class and its arguments
-        arguments: tuple[Any, ...] = reduced[1]
-        plain = all(isinstance(one, str | int | float | None) for one in arguments)
-        if kind is not HoldfastError and plain:
-            return Fault(kind.__name__, list(arguments))
-        return Fault(kind.__name__, [str(error)])
-    return Fault("StoreError", [f"{type(error).__name__}: {error}"])
-
-
-def error_of(fault: Fault) -> HoldfastError:
-    kind = getattr(errors, fault.kind, None)
-    if isinstance(kind, type) and issubclass(kind, HoldfastError):
-        try:
-            return kind(*fault.arguments)
-        except TypeError:
-            pass
-    return StoreError(" ".join(map(str, fault.arguments)))
+        return form_of_error(error)
+    return ErrorForm("StoreError", f"{type(error).__name__}: {error}")
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -179,7 +158,7 @@ class _Slot:
         return self._answered.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
 
 
-class WorkerChannel:
+class WorkerChannel(ObjectStruct):
     """One side of the connection. `listen` belongs to one thread; all other methods are
     thread-safe.
 
@@ -188,23 +167,16 @@ class WorkerChannel:
     continues.
     """
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        methods: dict[str, Method],
-        handle: Callable[[int | None, str, tuple[Any, ...]], None],
-        stated: Callable[[WorkerState], None] | None = None,
-    ) -> None:
-        self._connection = connection
-        self._methods = methods
-        self._handle = handle
-        self._stated = stated
-        self._sending = threading.Lock()
-        self._lock = threading.Lock()
-        self._slots: dict[int, _Slot] = {}
-        self._number = 0
-        self._broken: Callable[[], Exception] | None = None
-        self.heard = time.monotonic()
+    _connection: socket.socket
+    _methods: dict[str, Method]
+    _handle: Callable[[int | None, str, tuple[Any, ...]], None]
+    _stated: Callable[[WorkerState], None] | None = None
+    _sending: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _slots: dict[int, _Slot] = {}
+    _number: int = 0
+    _broken: Callable[[], Exception] | None = None
+    heard: float = msgspec.field(default_factory=time.monotonic)
 
     # --- calls ---
 
@@ -269,11 +241,11 @@ class WorkerChannel:
         try:
             value, fault = _encoder.encode(work()), None
         except Exception as error:
-            value, fault = b"", fault_of(error)
+            value, fault = b"", form_of(error)
         try:
             self._send(_Answer(number, value, fault, state()))
         except StoreError as error:  # the answer is too large
-            self._send(_Answer(number, b"", fault_of(error)))
+            self._send(_Answer(number, b"", form_of(error)))
 
     def _send(self, message: _Call | _Answer) -> None:
         data = _framed(message)
@@ -321,7 +293,7 @@ class WorkerChannel:
             slot = self._slots.get(message.number)
         if slot is not None:
             slot.answer = message.value
-            slot.error = None if message.fault is None else error_of(message.fault)
+            slot.error = None if message.fault is None else error_of_form(message.fault, StoreError)
             slot.settle()
 
     def end(self, why: Callable[[], Exception]) -> None:

@@ -3,8 +3,8 @@ descendants to the server's store (`store_proxy.WorkerStoreProxy`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -13,6 +13,15 @@ from holdfast.error_forms import ErrorForm
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
 from holdfast.server.workers.channel import WorkerChannel
+
+
+def _refusing(message: str) -> Any:
+    """Return a method that raises `StoreError`."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise StoreError(message)
+
+    return refuse
 
 
 class PipeStore(store.Store):
@@ -109,17 +118,6 @@ class PipeStore(store.Store):
             if (command := cmd.posted(data)) is not None
         ]
 
-    def due(self, before: datetime, limit: int = 1000) -> list[store.DueTimer]:
-        raise StoreError("A worker does not see the timers of its server's store.")
-
-    def next_due(self) -> datetime | None:
-        raise StoreError("A worker does not see the timers of its server's store.")
-
-    def ring(
-        self, before: datetime, limit: int = 1000, fire: store.FireTimers | None = None
-    ) -> list[store.DueTimer]:
-        raise StoreError("A worker cannot ring timers; only the server can.")
-
     def list(
         self,
         ids: Sequence[str] | None = None,
@@ -148,21 +146,12 @@ class PipeStore(store.Store):
             and {*tags} <= {*one.tags}
         ]
 
-    def follow(
-        self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
-    ) -> Iterator[AnyEvent]:
-        raise StoreError("A worker's store cannot be followed. Use the server's feed.")
-
-    def unattended(self, limit: int, *, parked: bool = False) -> Sequence[str]:
-        raise StoreError("A worker does not look for conversations; only the server does.")
-
-    def fork(
-        self, conversation_id: str, summary: store.Summary, events: Sequence[AnyEvent] = ()
-    ) -> None:
-        raise StoreError("A worker cannot fork its conversation; only the server can.")
-
-    def delete(self, conversation_id: str) -> None:
-        raise StoreError("A worker cannot remove conversations; only the server can.")
-
     def close(self) -> None:
         """Do nothing: the store belongs to the server."""
+
+    due = next_due = _refusing("A worker does not see the timers of its server's store.")
+    ring = _refusing("A worker cannot ring timers; only the server can.")
+    follow = _refusing("A worker's store cannot be followed. Use the server's feed.")
+    unattended = _refusing("A worker does not look for conversations; only the server does.")
+    fork = _refusing("A worker cannot fork its conversation; only the server can.")
+    delete = _refusing("A worker cannot remove conversations; only the server can.")

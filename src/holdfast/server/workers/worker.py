@@ -47,7 +47,7 @@ from holdfast.server.workers.channel import (
     WorkerChannel,
     WorkerState,
     callable_methods,
-    fault_of,
+    form_of,
 )
 from holdfast.server.workers.pipe_store import PipeStore
 
@@ -325,7 +325,7 @@ class WorkerSide:
                 has_work=live.has_work,
                 left=sum(one.name.startswith("holdfast-call-") for one in threads),
                 offers=[(one.call_id, one.runner, one.timeout) for one in live.offers()],
-                failure=None if failure is None else fault_of(failure),
+                failure=None if failure is None else form_of(failure),
                 children=live.children_busy,
             )
 

@@ -13,6 +13,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast.conversation import ConversationStatus
 from holdfast.conversation.rewound import PutBack
+from holdfast.error_forms import error_of_form
 from holdfast.errors import ConversationClosed, StoreError
 from holdfast.server.claims import OfferedCall
 from holdfast.server.records import HOSTED
@@ -274,7 +275,7 @@ class WorkerConversation(WorkerConnection):
         if self.died is not None:
             return self.died
         fault = self._state.failure
-        return None if fault is None else ch.error_of(fault)
+        return None if fault is None else error_of_form(fault, StoreError)
 
     def fold(self) -> None:
         """Return None: the journal's fold is in the worker."""
