@@ -36,7 +36,6 @@ from holdfast.server.hosted import (
     PING_SECONDS,
     HostedDoor,
     TurnReader,
-    request_for,
     undisturbed,
 )
 from holdfast.server.openai import Published
@@ -183,16 +182,7 @@ class Tasks:
         if not finished:
             session, made = door.create(self._agent, id)
             return new_task(session, tags, made.workspace), True, tags
-        wanted = request_for(self._agent)
-        fork = ForkRequest(
-            id=id,
-            title="",
-            agent=wanted.agent,
-            secrets=wanted.secrets,
-            tools=wanted.tools,
-            tool_module_qualnames=wanted.tool_module_qualnames,
-            client_tools=True,
-        )
+        fork = ForkRequest(**self._agent.fields, id=id, title="", client_tools=True)
         self._host.chats.with_room(tenant, lambda: self._host.fork(tenant, finished[0].id, fork))
         return self._find(context, id), True, ()
 

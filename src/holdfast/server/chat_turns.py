@@ -23,8 +23,7 @@ from holdfast.server.host import Host
 from holdfast.server.hosted import AttendedTurn, HostedDoor
 from holdfast.server.openai import ChatTurn, Published, history_events, own_id
 from holdfast.server.openai_answers import TurnProgress
-from holdfast.server.published import created, request_for
-from holdfast.server.shapes import CreateRequest, ForkRequest
+from holdfast.server.shapes import ForkRequest
 
 RUNNER = "chat-completions"  # the runner's name in results of a client's tools
 
@@ -137,7 +136,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
         folded, turn, chats = self._fold(id), self.turn, self.host.chats
         if folded is None:
             return None
-        begun, open, continued = 0, _open_in(folded), _has_continued(self._events(id, seq))
+        continued = any(isinstance(event, _CONTINUING) for event in self._events(id, seq))
+        # The calls of the last answer without a result.
+        begun, open = 0, [call_id for call_id, item in folded.open.items() if not item.parent]
         if continued:
             begun, open = _open_at(self._events(id, 0, seq))
         if not all(own_id(call_id) in open for call_id in turn.results):
@@ -162,8 +163,8 @@ class HostedTurn(msgspec.Struct, frozen=True):
     def _begun(self) -> BegunChat:
         """Create a conversation with the content of the history."""
         events = history_events(self.turn, self.agent.name)
-        setting = self.turn.setting
-        made = created(self.host, self.tenant, self.agent, self._request(), setting).id
+        turn = self.turn
+        made = self.door.create(self.agent, tools=turn.offers, instructions=turn.instructions)[1].id
         if events:
             self.host.chats.append(self.tenant, made, events)
         return self._sent_first(made)
@@ -199,7 +200,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
         if before is None:
             before = fold(self._events(id, 0, seq))
         attended = self.door.find(id).attend(self.loop, seq, *commands, deltas=self.streams)
-        now = attended.begun
+        now = attended.fold
         # A conversation that still waits for a decision is reported to the client.
         waits = now.status is ConversationStatus.WAITING_FOR_CONFIRMATION
         since = now.status_seq - 1 if waits else now.last_seq
@@ -207,23 +208,11 @@ class HostedTurn(msgspec.Struct, frozen=True):
 
     # --- agent and tools ---
 
-    def _request(self) -> CreateRequest:
-        return request_for(self.agent, self.turn.offers, self.turn.instructions, questions=False)
-
     def _refit(self, id: str) -> None:
         """Apply the instructions and tools of the latest request."""
-        setting = self.turn.setting
-        if self.rows.setting(self.tenant, id) != setting:
-            self.host.chats.refit(self.tenant, id, self._request(), setting)
-
-
-def _open_in(folded: Fold) -> list[str]:
-    """Return the calls of the last answer without a result."""
-    return [id for id, item in folded.open.items() if not item.parent]
-
-
-def _has_continued(events: Sequence[ev.AnyEvent]) -> bool:
-    return any(isinstance(event, _CONTINUING) for event in events)
+        turn = self.turn
+        if not self.door.fits(id, turn.setting):
+            self.door.refit(id, self.agent, turn.offers, turn.instructions, turn.setting)
 
 
 def _open_at(events: Sequence[ev.AnyEvent]) -> tuple[int, list[str]]:

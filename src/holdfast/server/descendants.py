@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from holdfast.errors import ConversationNotFound, LeaseHeld, StoreError
-from holdfast.observe.stats import MAX_FORKS, forks
+from holdfast.object_struct import ObjectStruct
+from holdfast.observe.stats import MAX_FORKS, Stats, forks, stats, tree
+from holdfast.observe.trace import RunTrace, stored_trace
 from holdfast.server.records import (
     HOSTED,
     IDLE,
@@ -22,25 +24,30 @@ from holdfast.server.records import (
     store_id,
 )
 from holdfast.server.shapes import Item
-from holdfast.server.traces import TreeStats, traced, tree_stats
 from holdfast.store import Summary
 from holdfast.store.transfer import exported
 
 if TYPE_CHECKING:
     from holdfast.events import AnyEvent
-    from holdfast.observe.trace import RunTrace
     from holdfast.store import Store
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _MAX_ANCESTORS = 100  # a bound for the search; real trees are much shallower
 
 
-class Descendants:
+class TreeStats(msgspec.Struct, frozen=True, rename="camel"):
+    """The statistics of a conversation, and of all that its calls spawned, parents first."""
+
+    conversations: list[Stats]
+
+
+class Descendants(ObjectStruct):
     """Finds spawned conversations in a store through one server's records. Thread-safe; opens
     nothing."""
 
-    def __init__(self, store: Store, records: Records) -> None:
-        self._store = store
-        self._records = records
+    _store: Store
+    _records: Records
 
     def place(self, tenant: str, id: str) -> str:
         """Return the store id of a tenant's conversation or of its descendant. Raises
@@ -80,10 +87,8 @@ class Descendants:
                 return self._store.blob(id)
             return None
 
-        ids = {
-            name: getattr(found, name).rpartition("/")[2] for name in ("id", "parent", "spawned_by")
-        }
-        return exported(msgspec.structs.replace(found, **ids), self._store.read(place), blob)
+        summary = _with_own(found, "id", "parent", "spawned_by")
+        return exported(summary, self._store.read(place), blob)
 
     def remove(self, id: str) -> None:
         """Remove the descendants of a conversation, except those that a client created. One that
@@ -133,11 +138,19 @@ class Descendants:
 
     def stats(self, tenant: str, id: str) -> TreeStats:
         """Return the statistics of such a conversation and of its descendants."""
-        return tree_stats(self._store, self._summary_of(tenant, id))
+        summary = self._summary_of(tenant, id)
+        # One without events is not in the store.
+        summaries = tree(self._store, summary.id) if summary.last_seq else [summary]
+        return TreeStats([_stats_for_client(stats(self._store, one)) for one in summaries])
 
     def trace(self, tenant: str, id: str, limit: int) -> RunTrace:
         """Return the trace of such a conversation, with at most `limit` spans."""
-        return traced(self._store, self._summary_of(tenant, id), limit)
+        found = stored_trace(self._store, self._summary_of(tenant, id), limit)
+        return msgspec.structs.replace(
+            found,
+            conversations=tuple([_with_own(one, "id", "parent") for one in found.conversations]),
+            spans=tuple([_with_own(span, "child") if span.child else span for span in found.spans]),
+        )
 
     def _summary_of(self, tenant: str, id: str) -> Summary:
         """Return the summary of such a conversation, an empty one if it has no events yet."""
@@ -171,3 +184,14 @@ def item_of(
         spawned_by=summary.spawned_by.rpartition("/")[2],
         tags=summary.tags,
     )
+
+
+def _stats_for_client(one: Stats) -> Stats:
+    longest = tuple([_with_own(call, "conversation") for call in one.longest])
+    return _with_own(msgspec.structs.replace(one, longest=longest), "id", "spawned_by")
+
+
+def _with_own(one: T, *names: str) -> T:
+    """Return a struct with the ids in these fields without the tenant's prefix."""
+    own = {name: getattr(one, name).rpartition("/")[2] for name in names}
+    return msgspec.structs.replace(one, **own)

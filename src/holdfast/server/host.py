@@ -35,7 +35,7 @@ from holdfast.server.idempotent_commands import IdempotentCommands
 from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.lifecycle import Lifecycle
 from holdfast.server.limits import Bounds
-from holdfast.server.listings import ListingFilter, Listings
+from holdfast.server.listings import Listings
 from holdfast.server.named_leases import NamedLeases
 from holdfast.server.named_parts import NamedParts, OfferedModel
 from holdfast.server.notifying_store import NotifyingStore
@@ -62,8 +62,6 @@ if TYPE_CHECKING:
 
 _SHARED_IDLE_SECONDS = 2.0  # an unused conversation is left to the other servers after this time
 _MAX_PAGE = 1000  # conversations or events in one answer
-# `Host.list` hides the builtin `list` in annotations of later methods.
-_Healths = list[SourceHealth]
 
 
 class Host:
@@ -242,26 +240,13 @@ class Host:
         self.set_secrets, self.secret_names = changes.set_secrets, changes.secret_names
         self.execute = commands.execute
         self.status = family.status
+        self.list = Listings(self._store, records).page
         self.tend = scheduler.tend
         self._lock, self._closed = threading.Lock(), False
         life.finish_interrupted()
         if not records.shared:  # otherwise their clients may be those of other servers
             self.chats.pause()
         self.webhooks.settle()
-
-    def list(
-        self,
-        tenant: str,
-        status: str | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-        tags: Sequence[str] = (),
-    ) -> shapes.Page:
-        """Return a page of conversations, newest first, optionally only those with `status` and
-        with all of these tags. `cursor` is the `next` of the page before."""
-        return Listings(self._store, self._records).page(
-            tenant, ListingFilter(status, tags), cursor, limit
-        )
 
     def get(self, tenant: str, id: str) -> shapes.Info:
         """Return a conversation's details without its events."""
@@ -377,7 +362,7 @@ class Host:
         """Return the feed of the conversation's events. `place` is its store id, once found."""
         return self._feeds.get(place or self.family.place(tenant, id))
 
-    def services(self, tenant: str, id: str) -> _Healths | None:
+    def services(self, tenant: str, id: str) -> list[SourceHealth] | None:
         """Check and return the health of the conversation's tool services. None if it is not
         open in this process."""
         live = self._scheduler.conversations.find(self.family.place(tenant, id))

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from hashlib import sha256
 from itertools import takewhile
 from math import inf
 from typing import Any, TypeVar, cast
@@ -36,14 +35,15 @@ from holdfast.conversation.rests import (
     rests,
 )
 from holdfast.conversation.turns import CallProgress, Silence, TurnItem
-from holdfast.errors import Conflict, ConversationNotFound
+from holdfast.errors import Conflict, ConversationNotFound, Denied
 from holdfast.llm.completion import Delta
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.feed import FeedReader
+from holdfast.server.forms import builtin_names, with_tools
 from holdfast.server.host import Host
-from holdfast.server.openai import Published
-from holdfast.server.published import created, request_for
+from holdfast.server.openai import Published, setting_of
 from holdfast.server.records import store_id
-from holdfast.server.shapes import CreatedConversation, FeedBatch, ForkRequest, Page
+from holdfast.server.shapes import CreatedConversation, CreateRequest, FeedBatch, ForkRequest, Page
 
 _PAGE = 1000  # the most events that are read at once
 _SETTLE_SECONDS = 5.0  # for a call to ask again
@@ -214,7 +214,9 @@ class HostedSession:
         except BaseException:
             reader.close()
             raise
-        return TurnReader(self, reader, after_seq, folded, runs, answered(commands))
+        # The beginning of an answer that is under way is lost.
+        kind, whole, decided = AttendedTurn if awaited else TurnReader, not runs, answered(commands)
+        return kind(self, reader, after_seq, folded, whole, decided)
 
     def attend(
         self,
@@ -227,11 +229,11 @@ class HostedSession:
         chats = self._host.chats
         chats.enter(self._tenant, self._id)
         try:
-            reader = self.follow(loop, after_seq, *commands, awaited=True, deltas=deltas)
-            return AttendedTurn(self, reader)
+            turn = self.follow(loop, after_seq, *commands, awaited=True, deltas=deltas)
         except BaseException:
             chats.leave(self._tenant, self._id)
             raise
+        return cast("AttendedTurn", turn)
 
     async def leave(self, over: bool) -> None:
         """End the wait of a client. If the turn is not `over` and nobody else waits for it, it is
@@ -267,25 +269,15 @@ class HostedSession:
             reader.close()
 
 
-class TurnReader:
+class TurnReader(ObjectStruct):
     """The items of a turn that has begun, for one reader on an event loop. `close` it."""
 
-    def __init__(
-        self,
-        session: HostedSession,
-        reader: FeedReader,
-        after_seq: int,
-        folded: Fold,
-        runs: bool,
-        decided: frozenset[str],
-    ) -> None:
-        self._session = session
-        self._reader = reader
-        self._seq = after_seq
-        self.fold = folded
-        # Deltas of an answer that was under way have lost their beginning.
-        self._whole = not runs
-        self._decided = decided
+    _session: HostedSession
+    _reader: FeedReader
+    _seq: int
+    fold: Fold
+    _whole: bool  # False once deltas of an answer have lost their beginning
+    _decided: frozenset[str]
 
     async def batches(self) -> AsyncGenerator[list[TurnItem]]:
         """Yield the items, together those that are there. The last one is a `Rest`."""
@@ -345,45 +337,33 @@ class TurnReader:
         self.close()
 
 
-class AttendedTurn:
+class AttendedTurn(TurnReader):
     """A turn that has begun and for whose end a client waits, on an event loop.
 
     At a rest at which the client is to run calls, the conversation is paused for them. When the
     last client leaves before the end, the run is interrupted.
     """
 
-    def __init__(self, session: HostedSession, reader: TurnReader) -> None:
-        self.session = session
-        self.begun = reader.fold
-        """The fold of what is in the journal; `items` feeds it."""
-        self.over = False
-        """True if the end is known, so that a client that leaves interrupts nothing."""
-        self._reader = reader
-        self._left = False
-
-    async def items(self) -> AsyncGenerator[TurnItem]:
-        """Yield the items, of which the last is a `Rest`."""
-        async with aclosing(self.batches()) as batches:
-            async for batch in batches:
-                for item in batch:
-                    yield item
+    over: bool = False
+    """True if the end is known, so that a client that leaves interrupts nothing."""
+    _left: bool = False
 
     async def batches(self) -> AsyncGenerator[list[TurnItem]]:
-        """Yield the items, together those that are there."""
-        async with aclosing(self._reader.batches()) as batches:
+        """Yield the items, together those that are there. The last one is a `Rest`."""
+        async with aclosing(super().batches()) as batches:
             async for batch in batches:
                 if isinstance(item := batch[-1], Rest):
                     self.over = True
                     if item.reason == "call" and item.status is RUNNING:
-                        await self.session.on_thread(self.session.hold, item)
+                        await self._session.on_thread(self._session.hold, item)
                 yield batch
 
     async def leave(self) -> None:
         """End the client's wait. Idempotent; not to be cancelled."""
         if not self._left:
             self._left = True
-            self._reader.close()
-            await self.session.leave(self.over)
+            self.close()
+            await self._session.leave(self.over)
 
 
 async def undisturbed(work: Awaitable[T], late: Callable[[T], Coroutine[Any, Any, None]]) -> T:
@@ -421,14 +401,14 @@ def _items(batch: FeedBatch) -> Generator[ev.AnyEvent | Delta | CallProgress]:
     yield from until(inf)
 
 
-class HostedDoor:
+class HostedDoor(ObjectStruct):
     """A tenant's conversations with the published agents of a server. All methods block and raise
-    the errors of `Host`."""
+    the errors of `Host`. With `questions`, the user can be asked."""
 
-    def __init__(self, host: Host, tenant: str, change: OnThread = asyncio.to_thread) -> None:
-        self._host = host
-        self._tenant = tenant
-        self._change = change
+    _host: Host
+    _tenant: str
+    _change: OnThread = asyncio.to_thread
+    _questions: bool = True
 
     def begin(
         self,
@@ -445,7 +425,6 @@ class HostedDoor:
             tools: Tools that the client runs, for the turns from now on.
             instructions: The client's addition to the system prompt, for the same turns.
         """
-        host, tenant, setting = self._host, self._tenant, _setting(tools, instructions)
         found: HostedSession | None = None
         if id:
             with suppress(ConversationNotFound):
@@ -454,9 +433,10 @@ class HostedDoor:
             with suppress(Conflict):  # another request was first
                 return self.create(agent, id, tools=tools, instructions=instructions)[0]
             found = self.find(id)
-        if host.chats.rows.setting(tenant, id) != setting:
-            with host.chats.turn(tenant, id):
-                host.chats.refit(tenant, id, request_for(agent, tools, instructions), setting)
+        setting = setting_of(instructions, tools)
+        if not self.fits(id, setting):
+            with self._host.chats.turn(self._tenant, id):
+                self.refit(id, agent, tools, instructions, setting)
         return found
 
     def create(
@@ -468,12 +448,58 @@ class HostedDoor:
         instructions: str = "",
     ) -> tuple[HostedSession, CreatedConversation]:
         """Return a new conversation for a turn that begins next, and what was created. The
-        arguments are those of `begin`. Raises `Conflict` if the id is taken."""
-        host, tenant = self._host, self._tenant
-        request = replace(request_for(agent, tools, instructions), id=id)
-        made = created(host, tenant, agent, request, _setting(tools, instructions))
+        arguments are those of `begin`. The tenant's oldest chats at rest make room.
+
+        Raises `Conflict` if the id is taken, and `Denied` if the server may not run all tools of
+        the agent.
+        """
+        host, tenant, setting = self._host, self._tenant, setting_of(instructions, tools)
+        request = replace(self._request(agent, tools, instructions), id=id)
+        made = host.chats.with_room(tenant, lambda: host.create(tenant, request, chat=setting))
+        own = {tool.name for tool in agent.tools}
+        refused = [one.name for one in made.tools if one.executor != "server" and one.name in own]
+        if refused:
+            host.delete(tenant, made.id)
+            raise Denied(
+                f"This server may not run these tools of the agent {agent.name!r}:"
+                f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
+            )
         place = store_id(tenant, made.id)
         return HostedSession(host, tenant, made.id, self._change, place), made
+
+    def _request(
+        self, agent: Published, tools: Sequence[ToolForm], instructions: str
+    ) -> CreateRequest:
+        """Return the request for a conversation with an agent, with the client's tools and
+        instructions, which are taken literally."""
+        fields = agent.fields
+        form: dict[str, Any] = fields["agent"]
+        if instructions:
+            form["system_prompt_extensions"] = [
+                *form.get("system_prompt_extensions", []),
+                instructions.replace("${", "$${"),
+            ]
+        if tools:
+            form = with_tools(form, [*builtin_names(form), *(tool.name for tool in tools)])
+        fields |= {"agent": form, "tools": [*agent.tools, *tools]}
+        asks = self._questions
+        return CreateRequest(**fields, questions=asks, child_questions=asks, deltas=True)
+
+    def fits(self, id: str, setting: bytes) -> bool:
+        """Return True if a conversation has the instructions and tools with this hash."""
+        return self._host.chats.rows.setting(self._tenant, id) == setting
+
+    def refit(
+        self,
+        id: str,
+        agent: Published,
+        tools: Sequence[ToolForm],
+        instructions: str,
+        setting: bytes,
+    ) -> None:
+        """Change the instructions and tools of a conversation at rest."""
+        request = self._request(agent, tools, instructions)
+        self._host.chats.refit(self._tenant, id, request, setting)
 
     def fork(self, id: str, seq: int) -> HostedSession:
         """Return a fork of a conversation after event `seq`. Its open calls are settled."""
@@ -490,11 +516,3 @@ class HostedDoor:
     def list(self, tags: Sequence[str] = (), cursor: str | None = None, limit: int = 100) -> Page:
         """Return a page of the conversations with these tags, the newest first."""
         return self._host.list(self._tenant, None, cursor, limit, tags)
-
-    def delete(self, id: str) -> None:
-        self._host.delete(self._tenant, id)
-
-
-def _setting(tools: Sequence[ToolForm], instructions: str) -> bytes:
-    """Return the hash of a client's tools and instructions."""
-    return sha256(msgspec.json.encode([instructions, tools], order="deterministic")).digest()

@@ -50,6 +50,16 @@ class Published(msgspec.Struct, frozen=True):
     tools: tuple[ToolForm, ...]
     created: int
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a request that brings the agent: its form, its secrets and its tools."""
+        return {
+            "agent": dict(self.form.mapping),
+            "secrets": dict(self.form.secrets),
+            "tools": list(self.tools),
+            "tool_module_qualnames": {tool.name: tool.module for tool in self.tools if tool.module},
+        }
+
     def __repr__(self) -> str:
         return f"Published({self.name!r})"
 
@@ -213,8 +223,13 @@ def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
     _check_calls(history)
     instructions = "\n\n".join(text for text in system if text.strip())
     base = _hash([agent.name, agent.form.mapping, [tool.name for tool in agent.tools]])
-    setting = _hash([instructions, offers])
+    setting = setting_of(instructions, offers)
     return ChatTurn(instructions, history, said, results, offers, base, setting, new)
+
+
+def setting_of(instructions: str, tools: Sequence[ToolForm]) -> bytes:
+    """Return the hash of a client's instructions and tools."""
+    return _hash([instructions, tools])
 
 
 def _hash(value: object) -> bytes:

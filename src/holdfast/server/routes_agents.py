@@ -96,7 +96,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             if found is None:
                 text = f"{error} This server publishes: {', '.join(agents) or 'none'}."
                 raise NotFound(text, error.kind, error.id) from error
-            request = AgentRequest(**_agent_fields(found), client_tools=False)
+            request = AgentRequest(**found.fields, client_tools=False)
             return AgentChosen(host.use(tenant, id, request).status, replaced=True)
         return AgentChosen(host.status(tenant, id))
 
@@ -109,7 +109,7 @@ def _model(agent: Published) -> str:
 
 def _request(agent: Published, body: StartRequest) -> CreateRequest:
     return CreateRequest(
-        **_agent_fields(agent),
+        **agent.fields,
         id=body.id,
         workspace=body.workspace,
         sandbox=body.sandbox,
@@ -118,12 +118,3 @@ def _request(agent: Published, body: StartRequest) -> CreateRequest:
         title=body.title,
         tags=body.tags,
     )
-
-
-def _agent_fields(agent: Published) -> dict[str, Any]:
-    return {
-        "agent": dict(agent.form.mapping),
-        "secrets": dict(agent.form.secrets),
-        "tools": list(agent.tools),
-        "tool_module_qualnames": {tool.name: tool.module for tool in agent.tools if tool.module},
-    }

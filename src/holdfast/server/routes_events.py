@@ -15,12 +15,12 @@ from holdfast.nesting import too_many
 from holdfast.observe.trace import MAX_SPANS, RunTrace
 from holdfast.server.answers import answer
 from holdfast.server.bodies import Events, ServiceHealth, Services, Standing, StateRequest
+from holdfast.server.descendants import TreeStats
 from holdfast.server.guard import refused
 from holdfast.server.intake import MAX_VALUES
 from holdfast.server.routes import LARGEST, CallId, Id, Routes
 from holdfast.server.shapes import Page
 from holdfast.server.sse import Stream
-from holdfast.server.traces import TreeStats
 
 After = Annotated[
     int,

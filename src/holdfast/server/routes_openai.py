@@ -17,7 +17,7 @@ from holdfast import errors
 from holdfast import events as ev
 from holdfast.conversation.turns import Silence
 from holdfast.server import openai_answers as answers
-from holdfast.server.answers import error_answer
+from holdfast.server.answers import answer, error_answer
 from holdfast.server.chat_turns import BegunChat, HostedTurn
 from holdfast.server.guard import RequestRefused
 from holdfast.server.hosted import HostedDoor, undisturbed
@@ -25,12 +25,11 @@ from holdfast.server.openai import ChatRequest, ChatTurn, Published, parse_reque
 from holdfast.server.openai_answers import TurnProgress
 from holdfast.server.routes import Routes
 from holdfast.server.service import Service, unless_left
-from holdfast.server.turn_streams import TurnStream
+from holdfast.server.sse import TurnStream
 
 _log = logging.getLogger("holdfast.server")
 
 CONVERSATION = "x-holdfast-conversation"  # the header with the id of the conversation
-_MEDIA = "application/json"
 # OpenAI's clients retry by themselves, but a turn that has begun may have had side effects.
 _NO_RETRY = {"x-should-retry": "false"}
 _KINDS = {
@@ -85,7 +84,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     async def list_models(request: Request) -> Response:
         """In the form of OpenAI's list of models."""
         found = {"object": "list", "data": [_model(agent) for agent in agents.values()]}
-        return Response(msgspec.json.encode(found), media_type=_MEDIA)
+        return answer(found)
 
     @routes.get(
         "/models/{model}", "Get one agent as a model", schema=_MODEL, client=False, also=(404,)
@@ -94,7 +93,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         """In the form of OpenAI's API."""
         if (agent := agents.get(model)) is None:
             return unknown_model(model, agents)
-        return Response(msgspec.json.encode(_model(agent)), media_type=_MEDIA)
+        return answer(_model(agent))
 
     @routes.post(
         "/chat/completions",
@@ -145,7 +144,7 @@ class Chat:
     ) -> None:
         self._service = service
         self._model = agent.name
-        door = HostedDoor(service.host, tenant, service.change)
+        door = HostedDoor(service.host, tenant, service.change, False)
         loop = asyncio.get_running_loop()
         self._hosted = HostedTurn(service.host, door, tenant, agent, turn, loop, streams)
         self._progress = TurnProgress(agent, turn)
@@ -166,7 +165,7 @@ class Chat:
             if (failed := await unless_left(request, self._finished())) is not None:
                 return failed
             found = answers.completion(self._id, self._created, self._model, self._progress)
-            return Response(msgspec.json.encode(found), media_type=_MEDIA)
+            return answer(found)
         finally:
             await self.leave()
 
@@ -286,4 +285,4 @@ def error_response(
 ) -> Response:
     """Return an error in the form of OpenAI's API. Without `retry`, clients do not repeat it."""
     body, headers = answers.failure(message, kind, code, param), None if retry else _NO_RETRY
-    return Response(body, status, headers, _MEDIA)
+    return Response(body, status, headers, "application/json")

@@ -1,7 +1,7 @@
-"""Server-sent events: streams a conversation's journal, from any event on, to readers that may be
-slow or reconnect.
+"""Server-sent events: `Stream` sends a conversation's journal, from any event on, to readers that
+may be slow or reconnect; `TurnStream` sends a turn to the client that waits for it.
 
-A stream buffers no events. Events that the reader's socket does not accept yet stay in the feed
+A `Stream` buffers no events. Events that the reader's socket does not accept yet stay in the feed
 and in the store.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from holdfast.server.guard import RequestRefused
 from holdfast.server.service import wait_for_disconnect
@@ -123,3 +123,28 @@ def _encoded_note(note: TransientNote) -> bytes:
 def _word(type: str) -> bytes:
     # An event of a newer version may have a type with any characters.
     return type.encode() if type.isidentifier() and type.isascii() else b"unknown"
+
+
+class TurnStream(StreamingResponse):
+    """Server-sent events of a turn for which a client waits. `leave`, which is idempotent, is
+    awaited in the end.
+
+    A client may be gone before its stream begins. Then the generator of the events is never
+    entered, so that it cannot end the client's wait itself.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        leave: Callable[[], Awaitable[None]],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        headers = {**(headers or {}), "x-accel-buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._leave = leave
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._leave()))
