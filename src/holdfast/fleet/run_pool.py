@@ -8,6 +8,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
+import msgspec
+
 from holdfast.object_struct import ObjectStruct
 
 _log = logging.getLogger("holdfast")
@@ -31,7 +33,7 @@ class _Run(ObjectStruct):
     asked: bool = False  # True if the run was asked to give up its slot at its next step boundary
 
 
-class RunPool:
+class RunPool(ObjectStruct):
     """Runs `work(id)` for conversations that have work, each on one thread at a time. Thread-safe.
 
     There are `most` slots. A free slot goes to the waiting tenant with the fewest slots. When all
@@ -52,28 +54,23 @@ class RunPool:
         tenant_of: Returns the tenant of an id.
     """
 
-    def __init__(
-        self,
-        most: int,
-        work: Callable[[str], bool],
-        ask: Callable[[str], None],
-        tenant_of: Callable[[str], str],
-    ) -> None:
-        self._most = most
-        self._work = work
-        self._ask = ask
-        self._tenant_of = tenant_of
-        self._changed = threading.Condition()
-        # Ids in order of submission, by tenant. The tenant served last is last.
-        self._waiting: dict[str, dict[str, None]] = {}
-        self._ready: deque[_Run] = deque()  # runs with a slot that no thread has taken yet
-        self._running: dict[str, _Run] = {}  # including the ready ones
-        self._slots: Counter[str] = Counter()  # taken slots by tenant
-        self._stuck: Counter[str] = Counter()  # running threads without a slot, by tenant
-        self._threads: set[threading.Thread] = set()
-        self._idle = 0  # threads that wait for work
-        self._number = 0
-        self._closed = False
+    _most: int
+    _work: Callable[[str], bool]
+    _ask: Callable[[str], None]
+    _tenant_of: Callable[[str], str]
+    _changed: threading.Condition = msgspec.field(default_factory=threading.Condition)
+    # Ids in order of submission, by tenant. The tenant served last is last.
+    _waiting: dict[str, dict[str, None]] = {}
+    # Runs with a slot that no thread has taken yet.
+    _ready: deque[_Run] = msgspec.field(default_factory=deque[_Run])
+    _running: dict[str, _Run] = {}  # including the ready ones
+    # By tenant: taken slots, and running threads without a slot.
+    _slots: Counter[str] = msgspec.field(default_factory=Counter[str])
+    _stuck: Counter[str] = msgspec.field(default_factory=Counter[str])
+    _threads: set[threading.Thread] = set()
+    _idle: int = 0  # threads that wait for work
+    _number: int = 0
+    _closed: bool = False
 
     def submit(self, id: str) -> None:
         """Schedule a call of `work(id)`. A conversation that already waits is called once. One

@@ -13,14 +13,14 @@ from holdfast.commands import Schedule
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.microagents import Microagent
-from holdfast.server.shapes import Sandbox
+from holdfast.server.shapes import RequestBody, Sandbox
 from holdfast.timers import Misfire, Timer, check_ahead, time_of
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=24 * 3600)]
 Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{0,128}$")]
 
 
-class MessageRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class MessageRequest(RequestBody, frozen=True, kw_only=True):
     """A message: either `content`, a list of blocks, or `text`. `event_id` becomes the id of its
     `Message` event; without one the server generates it."""
 
@@ -37,7 +37,7 @@ class MessageRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
         return self.content or (TextContent(self.text),)
 
 
-class ApproveRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class ApproveRequest(RequestBody, frozen=True, kw_only=True):
     """Approves the waiting call `call_id`, or the only one that waits. `arguments` replaces the
     call's arguments. With `arguments_hash`, the call is approved only if the hash is that of its
     own arguments."""
@@ -49,7 +49,7 @@ class ApproveRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     reason: str = ""
 
 
-class RejectRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class RejectRequest(RequestBody, frozen=True, kw_only=True):
     """Rejects a waiting call and gives the model the reason."""
 
     call_id: str | None = None
@@ -57,15 +57,13 @@ class RejectRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     by: str = "user"
 
 
-class CondenseRequest(
-    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
-):
+class CondenseRequest(RequestBody, frozen=True, kw_only=True):
     """Shortens the conversation that the model is shown. `instructions` guide the summary."""
 
     instructions: str = ""
 
 
-class AskRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class AskRequest(RequestBody, frozen=True, kw_only=True):
     """A question aside. `aside` is its id, by which its outcome is recognized; without one the
     server generates it."""
 
@@ -73,7 +71,7 @@ class AskRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     aside: Name = ""
 
 
-class UseRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class UseRequest(RequestBody, frozen=True, kw_only=True):
     """Lets another agent answer from the next step on: a model of the conversation's agent, such
     as `#fast`, an agent that it can hand over to, or one that the server publishes."""
 
@@ -81,9 +79,7 @@ class UseRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     by: str = "user"
 
 
-class ScheduleRequest(
-    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
-):
+class ScheduleRequest(RequestBody, frozen=True, kw_only=True):
     """A message to send later: `text` or `content`, and one of `at`, `every` and `cron`.
 
     `at` is a time in ISO form; without an offset it is the wall clock's of `timezone`. `every` is
@@ -116,9 +112,7 @@ class ScheduleRequest(
         return command
 
 
-class CancelTimerRequest(
-    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
-):
+class CancelTimerRequest(RequestBody, frozen=True, kw_only=True):
     """Cancels the timer with the id `timer`."""
 
     timer: str
@@ -132,7 +126,7 @@ class TimerList(msgspec.Struct, frozen=True, rename="camel"):
     timers: tuple[Timer, ...]
 
 
-class LabelRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class LabelRequest(RequestBody, frozen=True, kw_only=True):
     """Sets the title, adds tags and removes tags; each may be left out."""
 
     title: str | None = None
@@ -141,7 +135,7 @@ class LabelRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     by: str = "user"
 
 
-class AnswerRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class AnswerRequest(RequestBody, frozen=True, kw_only=True):
     """The answer to a question of a running call. `values` are the form's values, true for yes,
     or null or false to decline."""
 
@@ -151,22 +145,20 @@ class AnswerRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     by: str = "user"
 
 
-class ResultRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class ResultRequest(RequestBody, frozen=True, kw_only=True):
     """The result of a call that this client claimed, and the call's duration in seconds."""
 
     result: ToolResult
     duration: float = 0.0
 
 
-class WorkspaceRequest(
-    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
-):
+class WorkspaceRequest(RequestBody, frozen=True, kw_only=True):
     """A new workspace. Without an `id` the server generates one."""
 
     id: str | None = None
 
 
-class CommandRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class CommandRequest(RequestBody, frozen=True, kw_only=True):
     """A shell command and its time limit in seconds. It runs in the shell of a conversation, or
     else in a shell that belongs to no conversation."""
 
@@ -175,7 +167,7 @@ class CommandRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     conversation_id: Name = ""
 
 
-class CloneRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class CloneRequest(RequestBody, frozen=True, kw_only=True):
     """A repository to clone: `owner/name` on GitHub or a URL. `target` defaults to the
     repository's name. `timeout` is in seconds."""
 
@@ -188,7 +180,7 @@ class CloneRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
         return f"CloneRequest(target={self.target!r})"  # a URL may hold a password
 
 
-class CallRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class CallRequest(RequestBody, frozen=True, kw_only=True):
     """A call of a workspace's tool."""
 
     arguments: dict[str, Any] = {}
@@ -205,7 +197,7 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
     events: list[msgspec.Raw]
 
 
-class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class StartRequest(RequestBody, frozen=True, kw_only=True):
     """A new conversation with an agent that the server publishes. Without an `id` the server
     generates one. Without a `workspace` the server creates one if a tool needs it. With
     `sandbox="require"` its commands run in a sandbox. `title` and `tags` are its first event."""

@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.shapes import EventFrame, FeedBatch, TransientNote
 
 if TYPE_CHECKING:
@@ -328,7 +331,7 @@ def _wake(readers: Iterable[FeedReader]) -> None:
             continue  # the loop is closed, and so are its readers
 
 
-class Feeds:
+class Feeds(ObjectStruct):
     """The feeds that have readers, by store id. Thread-safe.
 
     With a `shared` store the feeds also deliver the events that other servers append. A thread
@@ -336,21 +339,17 @@ class Feeds:
     has removed.
     """
 
-    def __init__(
-        self,
-        read: Callable[[str, int, int], list[AnyEvent]],
-        shared: SharedStore | None = None,
-        exists: Callable[[str], bool] = lambda _: True,
-    ) -> None:
-        self._read = read
-        self._shared = shared
-        self._exists = exists
-        self._news = threading.Condition()
-        self._noticed = set[str]()  # conversations that may have new events
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._feeds: WeakValueDictionary[str, Feed] = WeakValueDictionary()
-        self._ended = False
+    _read: Callable[[str, int, int], list[AnyEvent]]
+    _shared: SharedStore | None = None
+    _exists: Callable[[str], bool] = lambda _: True
+    _news: threading.Condition = msgspec.field(default_factory=threading.Condition)
+    _noticed: set[str] = set()  # conversations that may have new events
+    _thread: threading.Thread | None = None
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _feeds: WeakValueDictionary[str, Feed] = msgspec.field(
+        default_factory=lambda: WeakValueDictionary()
+    )
+    _ended: bool = False
 
     def get(self, id: str) -> Feed:
         with self._lock:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.errors import HoldfastError, StoreError, TooMany
 from holdfast.object_struct import ObjectStruct
 
@@ -44,24 +46,19 @@ class _Entry(ObjectStruct):
         return self.parked
 
 
-class OpenConversations:
+class OpenConversations(ObjectStruct):
     """At most `most` open conversations. Opening another one parks the one that is idle longest.
     Thread-safe."""
 
-    def __init__(
-        self,
-        open: Callable[[str], OpenConversation],
-        most: int,
-        idle: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._open = open
-        self._most = most
-        self._idle = idle
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._conversations: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
-        self._closed = False
+    _open: Callable[[str], OpenConversation]
+    _most: int
+    _idle: float
+    _clock: Callable[[], float]
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _conversations: OrderedDict[str, _Entry] = msgspec.field(
+        default_factory=OrderedDict[str, _Entry]
+    )  # least recently used first
+    _closed: bool = False
 
     @contextmanager
     def use(self, id: str) -> Generator[OpenConversation]:

@@ -16,6 +16,7 @@ from msgspec.structs import fields
 from starlette.responses import Response
 
 from holdfast import __version__
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.answers import ErrorAnswer, answer, error_answer
 from holdfast.server.guard import RequestRefused, refused
 from holdfast.server.intake import SMALL_BODY_BYTES
@@ -44,9 +45,6 @@ Client = Annotated[
 LARGEST = 2**53 - 1  # the largest integer that every JSON reader can represent exactly
 
 Endpoint = Callable[..., Any]
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
 
 _REF = "#/components/schemas/{name}"
 # The published names of schemas whose classes have longer names within the package.
@@ -84,7 +82,7 @@ CLIENT = {
     "description": (
         "The id of the client instance. Each request with it keeps the client's claims alive."
     ),
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    "schema": {"type": "string", "pattern": NAME},
 }
 
 
@@ -191,23 +189,15 @@ def _published(name: str) -> str:
     return _PUBLISHED_NAMES.get(name, name)
 
 
-class Routes:
+class Routes(ObjectStruct):
     """Adds routes to an application; all routes share one service. The paths begin with `prefix`
     and have `tag` in the OpenAPI document."""
 
-    def __init__(
-        self,
-        app: FastAPI,
-        service: Service,
-        description: Description,
-        prefix: str = "",
-        tag: str = "conversations",
-    ) -> None:
-        self.app = app
-        self.service = service
-        self.description = description
-        self._prefix = prefix
-        self._tag = tag
+    app: FastAPI
+    service: Service
+    description: Description
+    _prefix: str = ""
+    _tag: str = "conversations"
 
     def under(self, prefix: str, tag: str) -> Routes:
         """Return an object that adds routes to the same application below a prefix."""
@@ -315,7 +305,7 @@ class Routes:
     async def _record_client(self, request: Request) -> None:
         client = request.headers.get("x-holdfast-client")
         if client is not None and "caller" in request.scope:
-            if not _NAME.fullmatch(client):
+            if not re.fullmatch(NAME, client):
                 raise refused(
                     422,
                     "X-Holdfast-Client takes at most 128 letters, digits and any of ._-, such as a"

@@ -17,7 +17,11 @@ Sandbox = Literal["", "require"]
 Executor = Literal["server", "client", "unavailable"]
 
 
-class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class RequestBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The base of requests with optional fields."""
+
+
+class CreateRequest(RequestBody, frozen=True, kw_only=True):
     """A new conversation.
 
     `agent` is an agent's serial form. `secrets` are the values of its `${secret_N}`. `tools` are
@@ -56,7 +60,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
         )
 
 
-class ForkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class ForkRequest(RequestBody, frozen=True, kw_only=True):
     """A fork at event `seq` (None: after all events). A None field keeps the value of
     the original conversation. Without a `title` it has the original's with `(fork)`; with "" it
     has the same one."""
@@ -77,14 +81,14 @@ class ForkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
         return f"ForkRequest(seq={self.seq!r}, id={self.id!r})"
 
 
-class RewindRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class RewindRequest(RequestBody, frozen=True, kw_only=True):
     """A fork at event `seq`, with the files of that time in the workspace."""
 
     seq: int
     id: str = ""
 
 
-class ToolsRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class ToolsRequest(RequestBody, frozen=True, kw_only=True):
     """The tools that replace the conversation's present tools."""
 
     tools: list[ToolForm]
@@ -94,7 +98,7 @@ class ToolsRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     client_tools: bool = msgspec.field(default=True, name="client_tools")
 
 
-class AgentRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class AgentRequest(RequestBody, frozen=True, kw_only=True):
     """The agent that replaces the conversation's present one, with its tools."""
 
     agent: dict[str, Any]

@@ -18,6 +18,7 @@ from holdfast.errors import Conflict, Fenced, NotFound, TooMany
 from holdfast.server.database import Statements
 from holdfast.server.named_leases import NamedLeases
 from holdfast.server.records import Records, tenant_of
+from holdfast.server.shapes import RequestBody
 
 # Transactions with this name come one after the other. It also names the lease of the server that
 # sends the messages.
@@ -76,7 +77,7 @@ _Conversation = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
 _Secret = Annotated[str, msgspec.Meta(max_length=200)]
 
 
-class WebhookRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class WebhookRequest(RequestBody, frozen=True, kw_only=True):
     """A new webhook.
 
     `url` receives the messages. `events` is the filter (empty: all events). `conversation_id`
@@ -95,7 +96,7 @@ class WebhookRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
         return f"WebhookRequest(events={self.events!r})"  # the URL may hold a password
 
 
-class WebhookChange(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class WebhookChange(RequestBody, frozen=True, kw_only=True):
     """Changes to a webhook. Omitted fields stay unchanged. `enabled` starts or stops sending;
     starting tries failed events again at once."""
 
@@ -107,7 +108,7 @@ class WebhookChange(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
         return f"WebhookChange(events={self.events!r}, enabled={self.enabled!r})"
 
 
-class SecretRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class SecretRequest(RequestBody, frozen=True, kw_only=True):
     """A new secret; without `secret` the server generates one. For `overlap` seconds messages
     are also signed with the old secret."""
 
@@ -118,9 +119,7 @@ class SecretRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
         return f"SecretRequest(overlap={self.overlap!r})"
 
 
-class RedeliverRequest(
-    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
-):
+class RedeliverRequest(RequestBody, frozen=True, kw_only=True):
     """Events to send again: those that were given up, in one or all conversations, or with
     `after_seq` all events after that one in one conversation."""
 

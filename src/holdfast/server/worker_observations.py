@@ -7,7 +7,10 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.conversation.observer import Observed, Observer
+from holdfast.object_struct import ObjectStruct
 
 if TYPE_CHECKING:
     from holdfast.events import AnyEvent
@@ -16,17 +19,16 @@ if TYPE_CHECKING:
 _MAX_UNOBSERVED = 10_000  # ids remembered as unobserved
 
 
-class WorkerObservations:
+class WorkerObservations(ObjectStruct):
     """The observations of conversations in other processes. Thread-safe."""
 
-    def __init__(self, observers: Sequence[Observer], store: Store) -> None:
-        self._observers = observers
-        self._store = store
-        self._lock = threading.Lock()
-        self._open: dict[str, Observed] = {}
-        # The conversation in whose worker a spawned conversation is, by the spawned one's id.
-        self._roots: dict[str, str] = {}
-        self._unobserved: set[str] = set()
+    _observers: Sequence[Observer]
+    _store: Store
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _open: dict[str, Observed] = {}
+    # The conversation in whose worker a spawned conversation is, by the spawned one's id.
+    _roots: dict[str, str] = {}
+    _unobserved: set[str] = set()
 
     def open(self, id: str) -> None:
         """Begin to observe a conversation that a worker has opened."""

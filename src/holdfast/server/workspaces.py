@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
 from holdfast.object_struct import ObjectStruct
 from holdfast.runtime.folder import FolderRuntime
@@ -30,7 +32,7 @@ class _Open(ObjectStruct):
                 stack.callback(runtime.close)
 
 
-class Workspaces:
+class Workspaces(ObjectStruct):
     """The workspaces of all tenants. Thread-safe. A runtime is created when it is first used,
     and closed after `idle` seconds without use.
 
@@ -38,24 +40,15 @@ class Workspaces:
     them. With `root` None there are no others.
     """
 
-    def __init__(
-        self,
-        root: Path | None,
-        bounds: Bounds,
-        idle: float,
-        clock: Callable[[], float],
-        folders: Mapping[tuple[str, str], Path],
-        runtimes: WorkspaceRuntimes,
-    ) -> None:
-        self._root = root
-        self._folders = folders
-        self.runtimes = runtimes
-        self._bounds = bounds
-        self._idle = idle
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._open: dict[tuple[str, str], _Open] = {}
-        self._closed = False
+    _root: Path | None
+    _bounds: Bounds
+    _idle: float
+    _clock: Callable[[], float]
+    _folders: Mapping[tuple[str, str], Path]
+    runtimes: WorkspaceRuntimes
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _open: dict[tuple[str, str], _Open] = {}
+    _closed: bool = False
 
     def create(self, tenant: str, id: str | None = None) -> str:
         """Create a folder and return its id. Raises `Conflict` if it is taken, and `TooMany`."""
