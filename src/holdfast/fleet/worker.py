@@ -173,14 +173,15 @@ class Worker:
         until = time.monotonic() + grace
         if self._serving is not None:
             self._serving.stop()
-        self._beat_quietly()
+        with suppress(errors.StoreError):
+            self._beat()
         with self._lock:
             tasks = dict(self._tasks)
         for id, task in tasks.items():
             if task.lingering:
                 self._pool.submit(id)
         with self._changed:
-            self._changed.wait_for(lambda: not self._driven(), max(0.0, grace))
+            self._changed.wait_for(lambda: not self._tasks, max(0.0, grace))
         with self._lock:
             left = [one.conversation for one in self._tasks.values() if one.conversation]
         if left:
@@ -271,10 +272,6 @@ class Worker:
         if task is not None:
             task.hand_over.set()
 
-    def _driven(self) -> bool:
-        with self._lock:
-            return bool(self._tasks)
-
     def _drive(self, id: str) -> bool:
         """Do the work of a conversation. Return True if it has more, for its next turn."""
         with self._lock:
@@ -304,8 +301,11 @@ class Worker:
                     return False
                 # A conversation that was interrupted has no work here, but elsewhere.
                 again = self._draining and hosting.journal.fold.status is RUNNING
-                if not again:
-                    self._rested(id)
+                if not again:  # it has come to rest
+                    self._runs += 1
+                    self._ends.append(self._clock())
+                    self._faults.pop(id, None)
+                    self._forget_deaths(id)
             else:
                 again = self._draining
         except errors.LeaseHeld:
@@ -362,12 +362,6 @@ class Worker:
             refuse_command(journal, DIED, times)
         self._poisoned += 1
         _log.error("conversation %s: its run is ended, since %d workers died of it", id, times)
-
-    def _rested(self, id: str) -> None:
-        self._runs += 1
-        self._ends.append(self._clock())
-        self._faults.pop(id, None)
-        self._forget_deaths(id)
 
     def _takes_suspect(self, id: str) -> bool:
         """Return True if a suspect may be driven now: no other one is."""
@@ -559,10 +553,6 @@ class Worker:
 
     def _beat(self) -> None:
         self._registry.beat(self.token, self.queue, self.label, self.counts())
-
-    def _beat_quietly(self) -> None:
-        with suppress(errors.StoreError):
-            self._beat()
 
     def _release_again(self) -> None:
         with self._lock:

@@ -317,16 +317,9 @@ class _Container:
     def _published(self, seconds: float) -> int:
         if not self._engine.port:
             return self._port
-        command = [self._program, *self._engine.port, self._command.name, f"{_PORT}/tcp"]
+        command = *self._engine.port, self._command.name, f"{_PORT}/tcp"
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=min(seconds, _ASK_SECONDS),
-                check=False,
-            )
+            done = self._ask(command, min(seconds, _ASK_SECONDS))
         except subprocess.TimeoutExpired as error:
             raise RuntimeFault(f"The engine did not answer: {error}.") from None
         found = re.search(r":(\d+)\s*$", done.stdout, re.MULTILINE)
@@ -334,6 +327,18 @@ class _Container:
             text = (done.stderr or done.stdout).strip()
             raise RuntimeFault(f"The container's port was not published: {text or 'no output'}.")
         return int(found[1])
+
+    def _ask(self, arguments: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+        """Run a short command of the engine. Raises `subprocess.TimeoutExpired`."""
+        return subprocess.run(
+            [self._program, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
 
     def _read(self) -> None:
         """Keep the output's last lines, and watch for the server's line, on a thread."""
@@ -376,15 +381,8 @@ class _Container:
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         if self._engine.remove:
-            command = [self._program, *self._engine.remove, self._command.name]
             with suppress(subprocess.TimeoutExpired, OSError):
-                subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    timeout=_ASK_SECONDS,
-                    check=False,
-                )
+                self._ask((*self._engine.remove, self._command.name), _ASK_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

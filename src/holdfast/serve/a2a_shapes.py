@@ -342,14 +342,10 @@ class TaskView:
                 state = WORKING
         message = self._message(text, f"{self.id}-{rest.seq}") if text else None
         if state == INPUT_REQUIRED and rest.pending:
-            message = self._request(rest)
+            # It says what the task waits for, in words and as data.
+            message = self._message("", f"{self.id}-{rest.seq}")
+            message["parts"] = [part for item in rest.pending for part in _request_parts(item)]
         return self._status(state, message)
-
-    def _request(self, rest: Rest) -> Json:
-        """Return the message that says what the task waits for, in words and as data."""
-        message = self._message("", f"{self.id}-{rest.seq}")
-        message["parts"] = [part for item in rest.pending for part in _request_parts(item)]
-        return message
 
     @property
     def _ids(self) -> Json:

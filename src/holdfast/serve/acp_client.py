@@ -144,7 +144,9 @@ def _run(
             client.wait_for_terminal_exit(session_id=id, terminal_id=terminal)
         )
         stopped = asyncio.Event()
-        forget = context.cancelled.add_callback(lambda: _set_from_thread(access.loop, stopped))
+        forget = context.cancelled.add_callback(
+            lambda: access.loop.call_soon_threadsafe(stopped.set)
+        )
         cancelled = asyncio.ensure_future(stopped.wait())
         try:
             await asyncio.wait(
@@ -178,7 +180,3 @@ def _run(
     return ToolResult(
         (TextContent(text),), is_error=not in_time, meta={"exitCode": code, TERMINAL: terminal}
     )
-
-
-def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    loop.call_soon_threadsafe(event.set)

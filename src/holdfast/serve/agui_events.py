@@ -140,7 +140,8 @@ class AguiEvents:
                 message = _ENDS[rest.reason] if error is None else error.message
                 return {"type": "RUN_ERROR", "message": message, "code": code}
             case "approval" | "question":
-                outcome = {"type": "interrupt", "interrupts": [*map(_interrupt, _asked(rest))]}
+                asked = [one for one in rest.pending if not isinstance(one, ClientCallRequest)]
+                outcome = {"type": "interrupt", "interrupts": [*map(_interrupt, asked)]}
             case "paused":
                 outcome = {"type": "cancelled"}
             case _:
@@ -216,10 +217,6 @@ def _message(event: ev.AssistantReplied | ev.CodeCallsMade, text: str) -> Json:
         for call in event.calls
     ]
     return message | ({"toolCalls": calls} if calls else {})
-
-
-def _asked(rest: Rest) -> list[ApprovalRequest | QuestionRequest]:
-    return [one for one in rest.pending if not isinstance(one, ClientCallRequest)]
 
 
 def _interrupt(item: ApprovalRequest | QuestionRequest) -> Json:

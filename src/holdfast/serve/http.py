@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +37,6 @@ def check(host: str, token: str | None) -> None:
             f"Serving on {host!r} offers every tool to anyone who can reach this machine. Give a"
             " token that clients must send, or serve on 127.0.0.1."
         )
-
-
-def url(host: str, listening: socket.socket) -> str:
-    """Return the URL of the server for clients."""
-    port = listening.getsockname()[1]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/mcp"
 
 
 def web(

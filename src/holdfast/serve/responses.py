@@ -263,11 +263,9 @@ class ResponseTurn:
             self._event("response.output_item.done", output_index=index, item={**item}),
         ]
         if self._structured and is_output(call.name, result):
-            found += self._message(msgspec.json.encode(result.structured_content).decode())
+            text = msgspec.json.encode(result.structured_content).decode()
+            found += [*self._text("message", Delta("text", text)), *self._end()]
         return found
-
-    def _message(self, text: str) -> list[Json]:
-        return [*self._text("message", Delta("text", text)), *self._end()]
 
     def _finish(self, rest: Rest) -> list[Json]:
         found = self._end()

@@ -26,6 +26,7 @@ from holdfast.serve.responses_input import (
     read_input,
     turn_commands,
 )
+from holdfast.server.answers import answer
 from holdfast.server.chats import ResponseRow
 from holdfast.server.guard import RequestRefused
 from holdfast.server.host import Host
@@ -40,9 +41,8 @@ from holdfast.server.openai import ChatMessage, Published, history_events, parse
 from holdfast.server.routes import Routes
 from holdfast.server.routes_openai import failed_response, unknown_model
 from holdfast.server.service import Service, unless_left
-from holdfast.server.turn_streams import TurnStream
+from holdfast.server.sse import TurnStream
 
-_MEDIA = "application/json"
 _CANCEL_SECONDS = 5.0  # for a run to stop
 _STORED = msgspec.json.Decoder(StoredRequest)
 
@@ -75,7 +75,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             running = await undisturbed(beginning, RunningResponse.leave)
             if asked.background and not asked.stream:
                 await running.leave()
-                return _answer(running.turn.resource())
+                return answer(running.turn.resource())
         except (RequestRefused, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -96,7 +96,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         try:
             if not stream:
                 turn = await service.read(responses.found, response_id)
-                return _answer(turn.resource())
+                return answer(turn.resource())
             loop = asyncio.get_running_loop()
             beginning = service.change(responses.again, response_id, loop)
             running = await undisturbed(beginning, RunningResponse.leave)
@@ -115,7 +115,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         """Interrupts the run of a response. One that is complete stays as it is."""
         responses = _Responses(service, service.caller(request).tenant)
         try:
-            return _answer((await service.change(responses.cancelled, response_id)).resource())
+            return answer((await service.change(responses.cancelled, response_id)).resource())
         except Exception as error:
             return failed_response(error)
 
@@ -129,7 +129,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             await service.change(responses.delete, response_id)
         except Exception as error:
             return failed_response(error)
-        return _answer({"id": response_id, "object": "response", "deleted": True})
+        return answer({"id": response_id, "object": "response", "deleted": True})
 
     @routes.get(
         "/responses/{response_id}/input_items",
@@ -154,11 +154,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         more = begin + len(page) < len(found)
         first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
         about = {"object": "list", "first_id": first, "last_id": last, "has_more": more}
-        return _answer({**about, "data": page})
-
-
-def _answer(found: Json) -> Response:
-    return Response(msgspec.json.encode(found), media_type=_MEDIA)
+        return answer({**about, "data": page})
 
 
 class RunningResponse(NamedTuple):
@@ -193,7 +189,7 @@ class RunningResponse(NamedTuple):
 
         try:
             await unless_left(request, finished())
-            return _answer(self.turn.resource())
+            return answer(self.turn.resource())
         except RequestRefused:
             raise
         except Exception as error:

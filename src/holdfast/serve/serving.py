@@ -191,7 +191,7 @@ class MCPEndpoint(_ServedOffer):
         offer = ToolServer(manager, name, instructions, max_calls, runtime, tasks)
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
         self._socket = sockets.listen(host, port)
-        self.url = http.url(host, self._socket)
+        self.url = f"{sockets.url_of(self._socket, host=host)}/mcp"
         super().__init__(
             offer,
             lambda: self._web.serve([self._socket]),

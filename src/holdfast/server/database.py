@@ -139,7 +139,6 @@ class SQLiteDatabase:
             raise
 
     def prepare(self, db: Statements, tables: str, format: int) -> bool:
-        """See `Database.prepare`."""
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (application,) = db.execute("PRAGMA application_id").fetchone()
         empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
@@ -161,7 +160,6 @@ class SQLiteDatabase:
 
     @contextmanager
     def reading(self) -> Generator[Statements]:
-        """See `Database.reading`."""
         with self._lock:
             if self._closed:
                 raise StoreError(f"Records {str(self.path)!r} are closed.")
@@ -172,7 +170,6 @@ class SQLiteDatabase:
 
     @contextmanager
     def writing(self, forced: bool = True, lock: str = "") -> Generator[Statements]:
-        """See `Database.writing`."""
         with self.reading() as db:
             if not forced:
                 db.execute("PRAGMA synchronous = NORMAL")
@@ -196,12 +193,10 @@ class SQLiteDatabase:
             raise StoreError(f"Records {str(self.path)!r} cannot be used: {error}.") from error
 
     def check(self) -> None:
-        """See `Database.check`."""
         with self.reading():
             pass
 
     def own(self) -> None:
-        """See `Database.own`."""
         import fcntl
 
         path = Path(f"{self.path}-host")
@@ -222,7 +217,6 @@ class SQLiteDatabase:
         self._owned = fd
 
     def close(self) -> None:
-        """See `Database.close`."""
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -46,15 +46,10 @@ class NotifyingStore:
         self.unattended = store.unattended
         self.due, self.next_due = store.due, store.next_due
         self.bound, self.reserve, self.settle = store.bound, store.reserve, store.settle
-        self.blob, self.fork, self.list, self.close = (
-            store.blob,
-            store.fork,
-            store.list,
-            store.close,
-        )
+        self.blob, self.fork = store.blob, store.fork
+        self.list, self.close = store.list, store.close
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
-        """See `Store.acquire`."""
 
         posted = self._posted
         if notify is None or posted is None:
@@ -67,7 +62,6 @@ class NotifyingStore:
         return self._store.acquire(conversation_id, noticed)
 
     def append(self, lease: Lease, batch: Batch) -> bool:
-        """See `Store.append`."""
         held = self._store.append(lease, batch)
         if batch.events:
             self._listener(lease.conversation_id, batch.events)
@@ -76,7 +70,6 @@ class NotifyingStore:
     def ring(
         self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
     ) -> list[DueTimer]:
-        """See `Store.ring`."""
         if fire is None:
             return self._store.ring(before, limit)
         drafts: dict[str, Sequence[AnyEvent]] = {}
@@ -95,7 +88,6 @@ class NotifyingStore:
         return rung
 
     def delete(self, conversation_id: str) -> None:
-        """See `Store.delete`."""
         self._store.delete(conversation_id)
         if self._deleted is not None:
             self._deleted(conversation_id)

@@ -120,7 +120,6 @@ class PostgresDatabase:
         self._place = f"The records in {self._pool.place!r}"
 
     def prepare(self, db: Statements, tables: str, format: int) -> bool:
-        """See `Database.prepare`."""
         schema = self._pool.schema
         query = "SELECT table_name FROM information_schema.tables WHERE table_schema = ?"
         existing = {name for (name,) in db.execute(query, (schema,))}
@@ -145,12 +144,10 @@ class PostgresDatabase:
 
     @contextmanager
     def reading(self) -> Generator[Statements]:
-        """See `Database.reading`."""
         yield _Queries(self._pool)
 
     @contextmanager
     def writing(self, forced: bool = True, lock: str = "") -> Generator[Statements]:
-        """See `Database.writing`."""
         begin = "BEGIN"
         if not forced:
             begin += "; SET LOCAL synchronous_commit = off"
@@ -187,14 +184,12 @@ class PostgresDatabase:
                 time.sleep(_RETRY_SECONDS)
 
     def check(self) -> None:
-        """See `Database.check`."""
         self._pool.execute("SELECT 1")
 
     def own(self) -> None:
         """See `Database.own`. This database has any number of servers."""
 
     def close(self) -> None:
-        """See `Database.close`."""
         self._pool.close()
 
     def __repr__(self) -> str:

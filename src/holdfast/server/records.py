@@ -198,12 +198,8 @@ class Records:
         self.seal = seal
         self._pruned = 0.0
         self.writing = database.writing
-        self.reading, self.check, self.own, self.close = (
-            database.reading,
-            database.check,
-            database.own,
-            database.close,
-        )
+        self.reading, self.check = database.reading, database.check
+        self.own, self.close = database.own, database.close
         try:
             with self.writing(lock=TABLES) as db:
                 if database.prepare(db, _TABLES, FORMAT):

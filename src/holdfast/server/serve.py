@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.server.sockets import url_of
 
 if TYPE_CHECKING:
     import uvicorn
@@ -71,10 +72,7 @@ class AgentServer:
         limit = _default_connections() if connections is None else connections
         self._web = _web(app, tls, grace / 2, head, limit)
         self._thread: threading.Thread | None = None
-        place: tuple[str, int] = listening.getsockname()[:2]
-        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place[0], place[0])
-        shown = f"[{shown}]" if ":" in shown else shown
-        self.url = f"http{'s' if tls else ''}://{shown}:{place[1]}"
+        self.url = url_of(listening, "https" if tls else "http")
 
     def run(self, on_ready: Callable[[], None] | None = None) -> int:
         """Serve until `stop`, or until SIGINT or SIGTERM if this is the main thread. Return the

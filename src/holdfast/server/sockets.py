@@ -26,6 +26,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def url_of(listening: socket.socket, scheme: str = "http", host: str = "") -> str:
+    """Return the address of a listening socket for clients of this machine. `host` is the name by
+    which the socket was made, if it is shown."""
+    bound, port = listening.getsockname()[:2]
+    shown = host or bound
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(shown, shown)
+    return f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises `ConfigurationError` if the address cannot be used."""
     try:
