@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,20 @@ from holdfast import Agent, ScriptedLLM, SQLiteStore
 from holdfast import commands as cmd
 from holdfast.agent.serial_form import ToolForm
 from holdfast.content import TextContent, ToolResult
+from holdfast.conversation.rests import (
+    ApprovalRequest,
+    ClientCallRequest,
+    PendingItem,
+    QuestionRequest,
+    Rest,
+    TurnCommand,
+)
+from holdfast.conversation.turns import AnswerPieces, TurnItem
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.events import AssistantReplied, MessageAdded, ToolCallFinished
 from holdfast.llm.completion import Delta
-from holdfast.serve.door import (
-    AnswerPieces,
-    ApprovalRequest,
-    ClientCallRequest,
-    DoorSession,
-    LocalDoor,
-    QuestionRequest,
-    Rest,
-    conversation_id,
-)
-from holdfast.server.hosted import HostedDoor
+from holdfast.serve.door import LocalDoor, LocalSession, conversation_id
+from holdfast.server.hosted import HostedDoor, HostedSession
 from holdfast.server.openai import publish
 from holdfast.server.policy import Policy
 from holdfast.tools.preset.asking import register_asking_tools
@@ -38,7 +37,29 @@ from tests.agent_servers import Serving
 from tests.door_tools import pay
 
 ASK = ("ask_user", {"question": "Which colour?"})
-Begin = Callable[..., DoorSession]
+Begin = Callable[..., "LocalSession | Hosted"]
+
+
+class Hosted:
+    """A session of an agent server, with the methods of a `LocalSession`."""
+
+    def __init__(self, session: HostedSession) -> None:
+        self._session = session
+        self.id, self.execute, self.stream = session.id, session.execute, session.stream
+
+    def pending(self) -> tuple[PendingItem, ...]:
+        return self._session.rest(self._session.fold()).pending
+
+    def turn(self, after_seq: int, *commands: TurnCommand) -> Generator[TurnItem]:
+        loop = asyncio.new_event_loop()
+        items = self.stream(after_seq, *commands)
+        try:
+            while (item := loop.run_until_complete(anext(items, None))) is not None:
+                yield item
+        finally:
+            loop.run_until_complete(items.aclose())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
 
 
 @contextmanager
@@ -58,7 +79,7 @@ def hosted(folder: Path, script: Sequence[Any]) -> Generator[Begin]:
     policy = Policy(["tests.*", "holdfast.*"], entry_points=False)
     with Serving(folder, agents={"painter": agent}, policy=policy) as server:
         door = HostedDoor(server.host, "default")
-        yield partial(door.begin, agent)
+        yield lambda *args, **options: Hosted(door.begin(agent, *args, **options))
 
 
 def _agent(script: Sequence[Any]) -> Agent:
@@ -88,7 +109,7 @@ def send_of(text: str) -> cmd.Send:
 
 def test_a_turn_yields_events_and_deltas_and_rests(begin: Any) -> None:
     with begin("red as a rose", "again") as open:
-        session: DoorSession = open("a")
+        session = open("a")
         *items, rest = session.turn(0, send_of("Which?"))
         assert isinstance(rest, Rest)
         assert (rest.reason, rest.answer) == ("finished", "red as a rose")
@@ -103,7 +124,7 @@ def test_a_turn_yields_events_and_deltas_and_rests(begin: Any) -> None:
 
 def test_an_approval_a_question_and_an_end_are_rests(begin: Any) -> None:
     with begin([("pay", {"amount": 3})], [ASK], "done") as open:
-        session: DoorSession = open()
+        session = open()
         *_, rest = session.turn(0, send_of("Buy it."))
         assert rest.reason == "approval"
         (item,) = rest.pending
@@ -119,11 +140,11 @@ def test_an_approval_a_question_and_an_end_are_rests(begin: Any) -> None:
 
 
 def test_a_turn_on_an_event_loop_is_the_same(begin: Any) -> None:
-    async def collected(session: DoorSession) -> list[Any]:
+    async def collected(session: LocalSession | Hosted) -> list[Any]:
         return [item async for item in session.stream(0, send_of("Paint."))]
 
     with begin([ASK], "done") as open:
-        session: DoorSession = open()
+        session = open()
         *items, rest = asyncio.run(collected(session))
         assert rest.reason == "question"
         assert [one.seq for one in items if isinstance(one, AssistantReplied)]
@@ -133,7 +154,7 @@ def test_a_turn_on_an_event_loop_is_the_same(begin: Any) -> None:
 
 def test_an_interrupt_pauses_and_the_next_message_goes_on(begin: Any) -> None:
     with begin([ASK], "never mind") as open:
-        session: DoorSession = open()
+        session = open()
         *_, rest = session.turn(0, send_of("Paint."))
         session.execute(cmd.Interrupt())
         *_, rest = session.turn(rest.seq)
@@ -178,7 +199,7 @@ def test_conversations_are_listed_by_tag_and_unknown_ones_refused(tmp_path: Path
 @pytest.mark.parametrize("approves", [True, False])
 def test_an_approval_of_a_delegate_is_a_rest(begin: Any, approves: bool) -> None:
     with begin(parents([[DELEGATED], "done"], PAID)) as open:
-        session: DoorSession = open()
+        session = open()
         *_, rest = session.turn(0, send_of("Buy it."))
         assert (rest.reason, rest.status.value) == ("approval", "running")
         (item,) = rest.pending
@@ -198,7 +219,7 @@ def test_an_approval_of_a_delegates_delegate_is_a_rest(begin: Any) -> None:
     payer = parents([[DELEGATED], "asked"], PAID)
     root = Agent(ScriptedLLM([[DELEGATED], "done"]), delegates={"payer": payer})
     with begin(root) as open:
-        session: DoorSession = open()
+        session = open()
         *_, rest = session.turn(0, send_of("Buy it."))
         *_, rest = session.turn(rest.seq, rest.pending[0].approve())
         assert (rest.reason, rest.answer) == ("finished", "done")
@@ -210,7 +231,7 @@ def test_a_question_of_a_delegate_is_a_rest_at_any_depth(begin: Any, depth: int)
     for _ in range(depth):
         agent = Agent(ScriptedLLM([[DELEGATED], "done"]), delegates={"payer": agent})
     with begin(agent) as open:
-        session: DoorSession = open()
+        session = open()
         *_, rest = session.turn(0, send_of("Ask."))
         for colour in ("red", "blue"):
             assert (rest.reason, rest.status.value) == ("question", "running")
@@ -231,7 +252,7 @@ def test_an_approval_of_a_delegate_in_the_background_outlasts_the_turn(begin: An
         "seen",
     ]
     with begin(parents(script, PAID)) as open:
-        session: DoorSession = open()
+        session = open()
         *_, rest = session.turn(0, send_of("Buy it."))
         deadline = time.monotonic() + 60
         while not session.pending() and time.monotonic() < deadline:

@@ -25,17 +25,15 @@ from holdfast.content import (
     TextContent,
 )
 from holdfast.conversation import ConversationStatus
-from holdfast.errors import ConfigurationError
-from holdfast.serve.door import (
-    AnswerPieces,
+from holdfast.conversation.rests import (
     ApprovalRequest,
-    CallProgress,
     PendingItem,
     QuestionRequest,
     Rest,
     TurnCommand,
-    TurnItem,
 )
+from holdfast.conversation.turns import AnswerPieces, CallProgress, TurnItem
+from holdfast.errors import ConfigurationError
 from holdfast.server.forms import builtin_names
 from holdfast.server.openai import Published
 from holdfast.tools.preset.offering import OFFER_FILE

@@ -27,11 +27,12 @@ from msgspec.structs import replace
 from holdfast import commands as cmd
 from holdfast import errors
 from holdfast import events as ev
+from holdfast.conversation.rests import Rest, TurnCommand
 from holdfast.serve import a2a_shapes as shapes
 from holdfast.serve.a2a_protobuf import check_required, json_of, message_of, plain_message
 from holdfast.serve.a2a_push import Pushes
 from holdfast.serve.a2a_views import TaskAt, TaskViews, new_task
-from holdfast.serve.door import Rest, TurnCommand, conversation_id
+from holdfast.serve.door import conversation_id
 from holdfast.server.hosted import (
     PING_SECONDS,
     HostedDoor,

@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.conversation.fold import Fold, fold
+from holdfast.conversation.rests import Rest
 from holdfast.serve import a2a_shapes as shapes
 from holdfast.serve.a2a_protobuf import json_of, plain_message
-from holdfast.serve.door import Rest
 from holdfast.server.hosted import HostedSession
 from holdfast.server.service import Service
 from holdfast.server.shapes import Item

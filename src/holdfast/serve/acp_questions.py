@@ -16,10 +16,10 @@ from acp.schema import (
 from pydantic import ValidationError
 
 from holdfast.agent.planning import APPROVAL
+from holdfast.conversation.rests import ApprovalRequest, QuestionRequest, TurnCommand
 from holdfast.serve.acp_client import ClientAccess
 from holdfast.serve.acp_modes import ModePolicy, all_calls_of
 from holdfast.serve.acp_updates import SessionUpdates
-from holdfast.serve.door import ApprovalRequest, QuestionRequest, TurnCommand
 from holdfast.tools.question_forms import form_fields
 
 T = TypeVar("T")

@@ -16,6 +16,7 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.content import Content, text_of
+from holdfast.conversation.rests import ApprovalRequest, QuestionRequest, Rest, TurnCommand
 from holdfast.errors import HoldfastError, NotPending
 from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime
@@ -23,13 +24,7 @@ from holdfast.serve.acp_client import ClientAccess
 from holdfast.serve.acp_modes import Mode, ModePolicy
 from holdfast.serve.acp_questions import EditorQuestions
 from holdfast.serve.acp_updates import SessionUpdates
-from holdfast.serve.door import (
-    ApprovalRequest,
-    LocalSession,
-    QuestionRequest,
-    Rest,
-    TurnCommand,
-)
+from holdfast.serve.door import LocalSession
 from holdfast.tools.question_forms import form_fields
 
 _CANCEL_SECONDS = 0.05  # between two interrupts of one cancellation

@@ -33,14 +33,9 @@ from holdfast.content import (
     ToolCall,
     ToolResult,
 )
+from holdfast.conversation.rests import ApprovalRequest, QuestionRequest
+from holdfast.conversation.turns import AnswerPieces, CallProgress, TurnItem
 from holdfast.errors import ConfigurationError, RuntimeFault
-from holdfast.serve.door import (
-    AnswerPieces,
-    ApprovalRequest,
-    CallProgress,
-    QuestionRequest,
-    TurnItem,
-)
 from holdfast.tools.plans import plan_of, read_steps, render_plan
 
 TERMINAL = "acp/terminal"  # the key in a result's meta of the client's terminal that showed it

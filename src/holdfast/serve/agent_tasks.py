@@ -21,6 +21,14 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import TextContent
 from holdfast.conversation.fold import fold
+from holdfast.conversation.rests import (
+    ApprovalRequest,
+    PendingItem,
+    QuestionRequest,
+    Rest,
+    TurnCommand,
+    rest_of,
+)
 from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
@@ -29,16 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.serve import shapes
 from holdfast.serve.agent_tool import APPROVAL, agent_tool, described, outcome, session_of, tag_of
-from holdfast.serve.door import (
-    ApprovalRequest,
-    LocalDoor,
-    LocalSession,
-    PendingItem,
-    QuestionRequest,
-    Rest,
-    TurnCommand,
-    rest_of,
-)
+from holdfast.serve.door import LocalDoor, LocalSession
 from holdfast.serve.elicitation import form_request
 from holdfast.tools.running import start_thread
 from holdfast.tools.tool import Tool

@@ -14,18 +14,16 @@ from typing import Any
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolResult
-from holdfast.errors import ConversationNotFound, ToolValidationError
-from holdfast.serve.door import (
+from holdfast.conversation.rests import (
     ApprovalRequest,
-    CallProgress,
-    LocalDoor,
-    LocalSession,
     PendingItem,
     QuestionRequest,
     Rest,
     TurnCommand,
-    TurnItem,
 )
+from holdfast.conversation.turns import CallProgress, TurnItem
+from holdfast.errors import ConversationNotFound, ToolValidationError
+from holdfast.serve.door import LocalDoor, LocalSession
 from holdfast.serve.elicitation import McpQuestions
 from holdfast.tools.context import ToolContext
 from holdfast.tools.policy import ToolAnnotations

@@ -35,17 +35,17 @@ from holdfast.content import (
     text_of,
 )
 from holdfast.conversation.fold import Fold
-from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.serve.agui_events import AguiEvents, Json, interrupt_id, thread
-from holdfast.serve.door import (
+from holdfast.conversation.rests import (
     ApprovalRequest,
     PendingItem,
     QuestionRequest,
-    Silence,
     TurnCommand,
-    conversation_id,
     result_commands,
 )
+from holdfast.conversation.turns import Silence
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.serve.agui_events import AguiEvents, Json, interrupt_id, thread
+from holdfast.serve.door import conversation_id
 from holdfast.server.answers import refusal
 from holdfast.server.hosted import AttendedTurn, HostedDoor, HostedSession, undisturbed
 from holdfast.server.openai import (

@@ -8,17 +8,16 @@ from typing import Any, cast
 from holdfast import events as ev
 from holdfast.content import Usage, text_of
 from holdfast.conversation.fold import Fold
-from holdfast.llm.completion import Delta
-from holdfast.serve.door import (
-    AnswerPieces,
+from holdfast.conversation.rests import (
     ApprovalRequest,
     ClientCallRequest,
     PendingItem,
     QuestionRequest,
     Rest,
-    TurnItem,
-    item_name,
 )
+from holdfast.conversation.turns import AnswerPieces, TurnItem
+from holdfast.llm.completion import Delta
+from holdfast.serve.door import item_name
 from holdfast.server.openai import wire_id
 
 Json = dict[str, Any]

@@ -1,11 +1,11 @@
-"""The base of the protocol doors: a conversation as a door sees it, and those of this process.
+"""The base of the protocol doors: conversations of this process as a door sees them.
 
 A door is a translator. It turns a protocol's requests into commands (`holdfast.commands`), and the
 items of a turn into the protocol's messages. It keeps nothing but a cursor, the seq of the last
 event that its client has received: all else is in the journal.
 
 `LocalDoor` opens conversations in this process. `HostedDoor` (`holdfast.server.hosted`) has those
-of an agent server. The sessions of both have the same methods.
+of an agent server. A turn of either yields the same items.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -27,51 +27,23 @@ from holdfast.conversation.below import asked_below, find_below
 from holdfast.conversation.hosting import Hosting
 from holdfast.conversation.rests import (
     RUNNING,
-    ApprovalRequest,
     ChildCommand,
     ChildItem,
     ClientCallRequest,
     PendingItem,
-    QuestionRequest,
     Rest,
     TurnCommand,
     answered,
     pending_items,
     rest_of,
-    rests,
-    result_commands,
     waits,
 )
 from holdfast.conversation.stream import EventStream
-from holdfast.conversation.turns import AnswerPieces, CallProgress, Silence, TurnItem
+from holdfast.conversation.turns import CallProgress, TurnItem
 from holdfast.errors import ConversationBusy, ConversationNotFound
 from holdfast.llm.completion import Delta
 from holdfast.store import Store, Summary
 from holdfast.tools.running import start_thread
-
-__all__ = [
-    "RUNNING",
-    "AnswerPieces",
-    "ApprovalRequest",
-    "CallProgress",
-    "ClientCallRequest",
-    "DoorSession",
-    "LocalDoor",
-    "LocalSession",
-    "PendingItem",
-    "QuestionRequest",
-    "Rest",
-    "Silence",
-    "TurnCommand",
-    "TurnItem",
-    "conversation_id",
-    "item_name",
-    "pending_items",
-    "rest_of",
-    "rests",
-    "result_commands",
-    "waits",
-]
 
 
 def conversation_id(door: str, *parts: str) -> str:
@@ -88,45 +60,6 @@ def item_name(item: PendingItem) -> str:
     if item.conversation:  # ids of conversations may have any characters
         return sha256(item.key.encode()).hexdigest()[:32]
     return item.key.replace(".", "_")
-
-
-# --- a conversation as a door sees it ---
-
-
-class DoorSession(Protocol):
-    """A conversation. The methods block, but for `stream`; all are thread-safe."""
-
-    @property
-    def id(self) -> str: ...
-
-    def state(self) -> ConversationState:
-        """Return a snapshot."""
-        ...
-
-    def pending(self) -> tuple[PendingItem, ...]:
-        """Return all that the conversation waits for, and what those ask that it has spawned."""
-        ...
-
-    def execute(self, *commands: TurnCommand) -> None:
-        """Carry out commands; nothing is run. `cmd.Interrupt()` cancels the run."""
-        ...
-
-    def turn(self, after_seq: int, *commands: TurnCommand) -> Generator[TurnItem]:
-        """Carry out `commands`, run, and yield the events after `after_seq`, with the deltas
-        between them, until the conversation rests. The last item is a `Rest`.
-
-        With commands the run continues also after a pause or an error. Without any it only
-        continues what is unfinished, for example after a restart. A turn that is left early lets
-        the run go on. Raises the errors of the commands before the first item.
-        """
-        ...
-
-    def stream(self, after_seq: int, *commands: TurnCommand) -> AsyncGenerator[TurnItem]:
-        """Yield the same as `turn`, on an event loop."""
-        ...
-
-
-# --- conversations of this process ---
 
 
 class _Transients:
@@ -150,7 +83,7 @@ class _Transients:
 
 
 class LocalSession:
-    """A conversation of this process. See `DoorSession`."""
+    """A conversation of this process. The methods block, but for `stream`; all are thread-safe."""
 
     def __init__(self, conversation: Conversation, transients: _Transients) -> None:
         self.conversation = conversation
@@ -165,9 +98,11 @@ class LocalSession:
         return self.conversation.hosting
 
     def state(self) -> ConversationState:
+        """Return a snapshot."""
         return self.conversation.state
 
     def pending(self) -> tuple[PendingItem, ...]:
+        """Return all that the conversation waits for, and what those ask that it has spawned."""
         journal, awaits = self._hosting.journal, self._hosting.questions.awaits
         with journal.changed:
             found = pending_items(journal.fold, awaits)
@@ -189,6 +124,7 @@ class LocalSession:
             return waits(journal.fold) or bool(pending_items(journal.fold))
 
     def execute(self, *commands: TurnCommand) -> None:
+        """Carry out commands; nothing is run. `cmd.Interrupt()` cancels the run."""
         for command in commands:
             if isinstance(command, ChildCommand):
                 self._tell(command.conversation, command.command)
@@ -205,6 +141,13 @@ class LocalSession:
             child.execute(command)
 
     def turn(self, after_seq: int, *commands: TurnCommand) -> Generator[TurnItem]:
+        """Carry out `commands`, run, and yield the events after `after_seq`, with the deltas
+        between them, until the conversation rests. The last item is a `Rest`.
+
+        With commands the run continues also after a pause or an error. Without any it only
+        continues what is unfinished, for example after a restart. A turn that is left early lets
+        the run go on. Raises the errors of the commands before the first item.
+        """
         return self._turn(after_seq, commands, threading.Event())
 
     def _turn(
@@ -260,6 +203,7 @@ class LocalSession:
             hosting.run()
 
     async def stream(self, after_seq: int, *commands: TurnCommand) -> AsyncGenerator[TurnItem]:
+        """Yield the same as `turn`, on an event loop."""
         loop, left = asyncio.get_running_loop(), threading.Event()
         queue: asyncio.Queue[TurnItem | BaseException] = asyncio.Queue()
 

@@ -23,16 +23,10 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.output import is_output
 from holdfast.content import ToolCall, Usage, text_of
+from holdfast.conversation.rests import ApprovalRequest, ClientCallRequest, QuestionRequest, Rest
+from holdfast.conversation.turns import AnswerPieces, TurnItem
 from holdfast.llm.completion import Delta
-from holdfast.serve.door import (
-    AnswerPieces,
-    ApprovalRequest,
-    ClientCallRequest,
-    QuestionRequest,
-    Rest,
-    TurnItem,
-    item_name,
-)
+from holdfast.serve.door import item_name
 from holdfast.serve.responses_input import Json
 
 ASK = "ask_user"

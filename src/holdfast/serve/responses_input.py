@@ -20,17 +20,17 @@ from holdfast.content import (
     text_of,
 )
 from holdfast.conversation.fold import Fold
-from holdfast.errors import ConfigurationError
-from holdfast.nesting import decode_json
-from holdfast.serve.door import (
+from holdfast.conversation.rests import (
     ApprovalRequest,
     ClientCallRequest,
     PendingItem,
     QuestionRequest,
     TurnCommand,
-    item_name,
     result_commands,
 )
+from holdfast.errors import ConfigurationError
+from holdfast.nesting import decode_json
+from holdfast.serve.door import item_name
 from holdfast.server.openai import (
     CalledFunction,
     ChatMessage,

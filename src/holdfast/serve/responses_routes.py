@@ -15,8 +15,9 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import ToolCall, answer_seq
 from holdfast.conversation.fold import Fold, fold
+from holdfast.conversation.rests import RUNNING, Rest, TurnCommand, rest_of, rests
+from holdfast.conversation.turns import Silence, TurnItem
 from holdfast.errors import ConfigurationError, Conflict, NotFound
-from holdfast.serve.door import RUNNING, Rest, Silence, TurnCommand, TurnItem, rest_of, rests
 from holdfast.serve.responses import ResponseTurn, StoredRequest, after
 from holdfast.serve.responses_input import (
     Json,

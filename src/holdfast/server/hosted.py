@@ -17,20 +17,17 @@ from msgspec.structs import replace
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm
-from holdfast.conversation import ConversationState
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.fold import fold as fold_of
 from holdfast.conversation.rests import (
     RUNNING,
     ChildCommand,
     ChildItem,
-    PendingItem,
     Rest,
     TurnCommand,
     answered,
     child_items,
     may_ask_below,
-    pending_items,
     rest_of,
     rests,
 )
@@ -57,7 +54,7 @@ _PROGRESS = msgspec.json.Decoder(CallProgress)
 
 
 class HostedSession:
-    """A tenant's conversation on a host. See `DoorSession`.
+    """A tenant's conversation on a host. The methods block, but for coroutines and `stream`.
 
     `change(function, *arguments)` calls a blocking function on a thread, for `stream`. Raises
     `ConversationNotFound` if there is no such conversation; `place` is the store id of one that
@@ -74,20 +71,9 @@ class HostedSession:
     ) -> None:
         self._host = host
         self._tenant = tenant
-        self._id = id
+        self.id = id
         self._change = change
         self._feed = host.feed(tenant, id, place)
-
-    @property
-    def id(self) -> str:
-        return self._id
-
-    def state(self) -> ConversationState:
-        return self._host.state(self._tenant, self._id)
-
-    def pending(self) -> tuple[PendingItem, ...]:
-        folded = self.fold()
-        return (*pending_items(folded), *self.asked_below(folded))
 
     def asked_below(self, folded: Fold, decided: frozenset[str] = frozenset()) -> list[ChildItem]:
         """Return what the conversations ask the user that its calls have spawned, without what was
@@ -96,8 +82,8 @@ class HostedSession:
             return []
         awaits = self._host.chats.awaits_below
         found: list[ChildItem] = []
-        for id, child in self._below(self._id):
-            awaited = partial(awaits, self._tenant, self._id, id)
+        for id, child in self._below(self.id):
+            awaited = partial(awaits, self._tenant, self.id, id)
             found += child_items(id, child, awaited)
         return [item for item in found if item.mark not in decided]
 
@@ -119,7 +105,7 @@ class HostedSession:
         if not may_ask_below(folded) or self.asked_below(folded):
             return False
         return any(
-            item.questions for _, child in self._below(self._id) for item in child.open.values()
+            item.questions for _, child in self._below(self.id) for item in child.open.values()
         )
 
     def rest(self, folded: Fold) -> Rest:
@@ -129,14 +115,14 @@ class HostedSession:
     def fold(self) -> Fold:
         """Return the fold of the present journal. The facts before the last condensation may be
         missing."""
-        return self._host.chats.fold(self._tenant, self._id)
+        return self._host.chats.fold(self._tenant, self.id)
 
     def settled(self) -> Fold:
         """Return the fold. Calls whose questions were asked by a server that has died get a moment
         to ask again."""
         folded = self.fold()
         if self._asks_again(folded):
-            self._host.run(self._tenant, self._id)
+            self._host.run(self._tenant, self.id)
             asyncio.run(self._settle(folded))
         return folded
 
@@ -158,7 +144,7 @@ class HostedSession:
         found: list[ev.AnyEvent] = []
         while until is None or after_seq < until:
             most = _PAGE if until is None else min(_PAGE, until - after_seq)
-            page = self._host.read(self._tenant, self._id, after_seq, most)
+            page = self._host.read(self._tenant, self.id, after_seq, most)
             if not page:
                 break
             found += page
@@ -170,7 +156,7 @@ class HostedSession:
             if isinstance(command, ChildCommand):
                 self._host.execute(self._tenant, command.conversation, command.command)
             else:
-                self._host.execute(self._tenant, self._id, command)
+                self._host.execute(self._tenant, self.id, command)
 
     def hold(self, rest: Rest) -> None:
         """Pause the conversation at a rest at which its client runs calls: no time limit of the
@@ -194,7 +180,7 @@ class HostedSession:
             self.execute(*earlier)
         if not runs and all(isinstance(command, ChildCommand) for command in commands):
             return self.fold(), False
-        begun = host.runs.begin(tenant, self._id, False, messages, awaited)
+        begun = host.runs.begin(tenant, self.id, False, messages, awaited)
         folded = None if begun is None else begun.fold
         return folded or self.fold(), runs or (not earlier and begun is not None and begun.ran)
 
@@ -227,11 +213,11 @@ class HostedSession:
     ) -> AttendedTurn:
         """Begin a turn like `follow`, for a client that waits for its end. Blocks."""
         chats = self._host.chats
-        chats.enter(self._tenant, self._id)
+        chats.enter(self._tenant, self.id)
         try:
             turn = self.follow(loop, after_seq, *commands, awaited=True, deltas=deltas)
         except BaseException:
-            chats.leave(self._tenant, self._id)
+            chats.leave(self._tenant, self.id)
             raise
         return cast("AttendedTurn", turn)
 
@@ -239,7 +225,7 @@ class HostedSession:
         """End the wait of a client. If the turn is not `over` and nobody else waits for it, it is
         interrupted, unless the server shuts down."""
         chats = self._host.chats
-        alone = chats.leave(self._tenant, self._id) <= 0
+        alone = chats.leave(self._tenant, self.id) <= 0
         if alone and not over and not chats.ended:
             await self._change(self.execute, cmd.Interrupt())
 
@@ -247,18 +233,8 @@ class HostedSession:
         """Call a blocking function on a thread."""
         return await self._change(function, *arguments)
 
-    def turn(self, after_seq: int, *commands: TurnCommand) -> Generator[TurnItem]:
-        loop = asyncio.new_event_loop()
-        items = self.stream(after_seq, *commands)
-        try:
-            while (item := loop.run_until_complete(anext(items, None))) is not None:
-                yield item
-        finally:
-            loop.run_until_complete(items.aclose())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
-
     async def stream(self, after_seq: int, *commands: TurnCommand) -> AsyncGenerator[TurnItem]:
+        """Yield the items of a turn as `LocalSession.stream` does."""
         loop = asyncio.get_running_loop()
         beginning = self._change(self.follow, loop, after_seq, *commands)
         reader: TurnReader = await undisturbed(beginning, TurnReader.leave)
