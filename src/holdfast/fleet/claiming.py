@@ -95,25 +95,25 @@ class WakeClaims(ABC):
         full = {self.name_of(one) for one in room.full}
         tenants = [one for one in self._tenants(db) if one not in full]
         random.shuffle(tenants)  # which of two equal tenants is first must not depend on its name
-        found: list[Wake] = []
-        while tenants and len(found) < room.free:
-            shares = self._shares(tenants, running, room.free - len(found))
+        wakes: list[Wake] = []
+        while tenants and len(wakes) < room.free:
+            shares = self._shares(tenants, running, room.free - len(wakes))
             if not shares:
                 break
             for tenant, share in shares.items():
                 picked = self.pick(db, tenant, share)
-                found += picked
+                wakes += picked
                 running[tenant] += len(picked)
                 if len(picked) < share:
                     tenants.remove(tenant)
-        return found
+        return wakes
 
     def _tenants(self, db: FleetStatements) -> list[str]:
-        found = self.waiting_tenants(db, self._after)
-        if self._after and len(found) < MAX_TENANTS:
-            found = list(dict.fromkeys([*found, *self.waiting_tenants(db, "")]))[:MAX_TENANTS]
-        self._after = found[-1] if len(found) >= MAX_TENANTS else ""
-        return found
+        tenants = self.waiting_tenants(db, self._after)
+        if self._after and len(tenants) < MAX_TENANTS:
+            tenants = list(dict.fromkeys([*tenants, *self.waiting_tenants(db, "")]))[:MAX_TENANTS]
+        self._after = tenants[-1] if len(tenants) >= MAX_TENANTS else ""
+        return tenants
 
     def _shares(self, tenants: Sequence[str], running: Counter[str], free: int) -> dict[str, int]:
         """Divide free places among tenants, so that all have equally many running."""
@@ -205,14 +205,14 @@ class ClaimLoop:
         with self._lock:
             finished, self._finished = self._finished, []
         # A transaction that is needed anyway also finds out whether a wake waits.
-        wanted = room.free > 0 and (bool(finished) or self._claims.is_waiting(self._database))
-        if not finished and not wanted:
+        claims_more = room.free > 0 and (bool(finished) or self._claims.is_waiting(self._database))
+        if not finished and not claims_more:
             return []
 
         def work(db: FleetStatements) -> list[Wake]:
             if finished:
                 self._claims.give_back(db, finished)
-            return self._claims.claim(db, room) if wanted else []
+            return self._claims.claim(db, room) if claims_more else []
 
         try:
             return self._database.transact(work)

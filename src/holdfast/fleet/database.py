@@ -109,9 +109,9 @@ class SQLiteFleetDatabase(FleetDatabase):
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
-                    found = work(_SQLiteStatements(self._db))
+                    result = work(_SQLiteStatements(self._db))
                     self._db.execute("COMMIT")
-                    return found
+                    return result
                 except BaseException:
                     with suppress(sqlite3.Error):
                         self._db.execute("ROLLBACK")

@@ -77,8 +77,8 @@ class RunPool(ObjectStruct):
         that runs is called again afterwards."""
         with self._changed:
             self._put(id)
-            asked = self._relieve()
-        self._tell(asked)
+            ids = self._relieve()
+        self._tell(ids)
 
     def release(self, id: str) -> None:
         """Take the slot of a run that was cut off, even if its thread works on. Of a tenant at most
@@ -91,8 +91,8 @@ class RunPool(ObjectStruct):
             self._stuck[run.tenant] += 1
             run.asked = True
             self._dispatch()
-            asked = [id, *self._relieve()]  # if it is resumed meanwhile, it queues for a slot again
-        self._tell(asked)
+            ids = [id, *self._relieve()]  # if it is resumed meanwhile, it queues for a slot again
+        self._tell(ids)
 
     def detach(self, id: str) -> None:
         """Forget the run of a conversation that was closed. A new run does not wait for its
@@ -109,8 +109,8 @@ class RunPool(ObjectStruct):
         before. Called every `QUANTUM_SECONDS`."""
         with self._changed:
             self._relieve()
-            asked = [run.id for run in self._running.values() if run.asked]
-        self._tell(asked)
+            ids = [run.id for run in self._running.values() if run.asked]
+        self._tell(ids)
 
     def busy(self, id: str) -> bool:
         with self._changed:
@@ -157,9 +157,9 @@ class RunPool(ObjectStruct):
             return None
         # Of tenants with equally many slots, the first was served longest ago.
         tenant = min(self._waiting, key=self._slots.__getitem__)
-        taken = self._slots.total()
-        lent = not self._slots[tenant] and taken < 2 * self._most
-        return tenant if taken < self._most or lent else None
+        busy = self._slots.total()
+        lent = not self._slots[tenant] and busy < 2 * self._most
+        return tenant if busy < self._most or lent else None
 
     def _give_back(self, run: _Run) -> None:
         run.slot = False
@@ -178,22 +178,22 @@ class RunPool(ObjectStruct):
         free = sum(run.asked for run in runs) - max(0, self._slots.total() - self._most)
         runs = sorted((run for run in runs if not run.asked), key=lambda run: run.since)
         wanting = {tenant: len(ids) for tenant, ids in self._waiting.items()}
-        now, asked = time.monotonic(), list[str]()
+        now, ids = time.monotonic(), list[str]()
         while True:
             wanting = {tenant: count for tenant, count in wanting.items() if count}
             waiting = min(wanting, key=slots.__getitem__, default=None)
             if free > 0:  # a slot will be free soon
                 if waiting is None:
-                    return asked
+                    return ids
                 free -= 1
                 run = None
             else:
                 run = self._victim(runs, slots, waiting, free < 0, now)
                 if run is None:
-                    return asked
+                    return ids
                 runs.remove(run)
                 run.asked = True
-                asked.append(run.id)
+                ids.append(run.id)
                 slots[run.tenant] -= 1
                 if free < 0:  # this slot repays a lent one
                     free += 1
@@ -252,19 +252,19 @@ class RunPool(ObjectStruct):
         with self._changed:
             if done is not None:
                 self._settle(done, more)
-            asked = self._relieve()
-        self._tell(asked)
+            ids = self._relieve()
+        self._tell(ids)
         with self._changed:
             until = time.monotonic() + LINGER_SECONDS
             while not self._ready:
-                left = until - time.monotonic()
-                if self._closed or left <= 0:
+                seconds_left = until - time.monotonic()
+                if self._closed or seconds_left <= 0:
                     # Under the lock, so that `submit` does not rely on this thread.
                     self._threads.discard(threading.current_thread())
                     return None
                 self._idle += 1
                 try:
-                    self._changed.wait(left)
+                    self._changed.wait(seconds_left)
                 finally:
                     self._idle -= 1
             if self._closed:

@@ -143,20 +143,20 @@ class _TableClaims(WakeClaims):
 
     def give_back(self, db: FleetStatements, finished: Sequence[ReturnedClaim]) -> None:
         done = [wake for wake, after in finished if after is None]
-        gone: set[str] = set()
+        lost_ids: set[str] = set()
         for start in range(0, len(done), _CHUNK_ROWS):
             chunk = done[start : start + _CHUNK_ROWS]
             query = _DONE.format(claims=" OR ".join([_DONE_CLAIM] * len(chunk)))
             claims = [value for wake in chunk for value in (wake.conversation, wake.token)]
-            gone.update(id for (id,) in db.run(query, (self.worker, *claims)))
+            lost_ids.update(id for (id,) in db.run(query, (self.worker, *claims)))
         for wake, after in finished:
-            if wake.conversation not in gone:
+            if wake.conversation not in lost_ids:
                 db.run(_GIVE_BACK, (wake.token, after or 0.0, wake.conversation, self.worker))
 
     def restore(self, db: FleetStatements, wakes: Sequence[Wake], lost: Sequence[str]) -> None:
         query = "SELECT worker FROM {p}fleet_wakes WHERE conversation = ?"
         for id, tenant, _ in wakes:
-            found = db.run(query, (id,))
-            if not found or found[0][0] in lost:
-                holder = found[0][0] if found else ""
+            rows = db.run(query, (id,))
+            if not rows or rows[0][0] in lost:
+                holder = rows[0][0] if rows else ""
                 db.run(_RESTORE, (id, self.queue, tenant, 0, holder))

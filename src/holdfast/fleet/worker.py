@@ -183,11 +183,11 @@ class Worker:
         with self._changed:
             self._changed.wait_for(lambda: not self._tasks, max(0.0, grace))
         with self._lock:
-            left = [one.conversation for one in self._tasks.values() if one.conversation]
-        if left:
+            unfinished = [one.conversation for one in self._tasks.values() if one.conversation]
+        if unfinished:
             message = "%d conversations are interrupted, since they did not stop within %g s"
-            _log.warning(message, len(left), grace)
-        for conversation in left:
+            _log.warning(message, len(unfinished), grace)
+        for conversation in unfinished:
             conversation.hosting.stop()
         self._pool.close(max(_CUT_OFF_SECONDS, until - time.monotonic()))
         with self._lock:
@@ -203,7 +203,7 @@ class Worker:
         self._release_again()
         with suppress(errors.StoreError):
             self._registry.leave(self.token)
-        return not left
+        return not unfinished
 
     def __enter__(self) -> Worker:
         return self.start()
@@ -394,13 +394,13 @@ class Worker:
 
     def _fail(self, id: str, error: Exception) -> float:
         """Record an error. Return the seconds until the next try."""
-        known = self._faults.get(id)
-        times = 1 if known is None else known.times + 1
+        fault = self._faults.get(id)
+        times = 1 if fault is None else fault.times + 1
         delay = min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(times - 1, 10))
         message = f"{type(error).__name__}: {error}"
         self._faults[id] = _Fault(times, self._clock() + delay, message)
         self._fault_count += 1
-        if known is None or known.message != message:
+        if fault is None or fault.message != message:
             _log.error("conversation %s cannot be driven: %s", id, message)
         return delay
 
@@ -573,13 +573,13 @@ class Worker:
         the backend cannot ring."""
         now = self._clock()
         parked = now - self._parked_at >= _PARKED_SECONDS
-        found = self._store.unattended(_SWEEP_IDS, parked=parked)
+        ids = self._store.unattended(_SWEEP_IDS, parked=parked)
         if parked:
             self._parked_at = now
         # A look for those is rare, and waits for no second one.
         patience = 0.0 if parked else PATIENCE_SECONDS
         since = self._unattended
-        self._unattended = {id: since.get(id, now) for id in found}
+        self._unattended = {id: since.get(id, now) for id in ids}
         late = [
             id
             for id, first in self._unattended.items()
@@ -598,6 +598,6 @@ class Worker:
     def _may_take(self, id: str, now: float) -> bool:
         fault = self._faults.get(id)
         with self._lock:
-            taken = id in self._tasks
+            busy = id in self._tasks
         late = fault is None or fault.until <= now
-        return late and not taken and self._place(id).queue == self.queue
+        return late and not busy and self._place(id).queue == self.queue

@@ -81,10 +81,10 @@ class ChosenReply(msgspec.Struct):
 
 def created(data: bytes) -> CreateReply:
     """Decode a `Created`. Raises `ValueError`, also for an invalid id."""
-    found = msgspec.json.decode(data, type=CreateReply)
-    if not ID.fullmatch(found.id):
-        raise ValueError(f"the id {found.id[:80]!r}")
-    return found
+    reply = msgspec.json.decode(data, type=CreateReply)
+    if not ID.fullmatch(reply.id):
+        raise ValueError(f"the id {reply.id[:80]!r}")
+    return reply
 
 
 def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) -> dict[str, Any]:
@@ -141,13 +141,13 @@ def create(
 def info(server: ServerClient, client: str, id: str, sandbox: bool) -> CreateReply:
     """Return the server's description of a conversation. Raises `ConfigurationError` if it must
     have a `sandbox` and has none."""
-    found = server.read(created, "GET", conversation_path(id), client=client)
-    if sandbox and not found.sandboxed:
+    reply = server.read(created, "GET", conversation_path(id), client=client)
+    if sandbox and not reply.sandboxed:
         raise ConfigurationError(
             f"sandbox: conversation {id!r} exists, and its commands run without a sandbox. Give"
             " another id, or leave sandbox out."
         )
-    return found
+    return reply
 
 
 def check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) -> None:
@@ -155,21 +155,21 @@ def check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) -> 
     if head is None:
         return
     agent = find_agent(agent, head.name) or agent  # another of its models, or of its handoffs
-    known = {tool.name: tool for tool in head.tools}
-    other: list[str] = []
+    tools = {tool.name: tool for tool in head.tools}
+    differences: list[str] = []
     if agent.system_prompt != without_secrets(head):
-        other.append("another system prompt")
+        differences.append("another system prompt")
     if type(agent.llm) is not NamedModel and agent.llm.model != head.model:
-        other.append(f"the model {head.model!r}, not {agent.llm.model!r}")
+        differences.append(f"the model {head.model!r}, not {agent.llm.model!r}")
     for tool in agent.tools.definitions():
-        if (same := known.get(tool.name)) is None:
-            other.append(f"no tool {tool.name!r}")
+        if (same := tools.get(tool.name)) is None:
+            differences.append(f"no tool {tool.name!r}")
         elif (tool.description, tool.input_schema) != (same.description, same.input_schema):
-            other.append(f"another tool {tool.name!r}")
-    if other:
+            differences.append(f"another tool {tool.name!r}")
+    if differences:
         raise ConfigurationError(
             f"RemoteConversation: agent differs from the agent of conversation {id!r}, which has"
-            f" {', '.join(other)}. Leave agent out to continue with that one, or fork the"
+            f" {', '.join(differences)}. Leave agent out to continue with that one, or fork the"
             " conversation with another agent."
         )
 

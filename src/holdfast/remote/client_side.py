@@ -80,18 +80,18 @@ class ClientSide:
         """Send the tools of the agent, unless the server has these definitions."""
         if definitions != self._sent:
             body = tools_request(agent, self._workspace, self._options["client_tools"])
-            found = self._copy.read(created, "PUT", "/tools", body)
-            found.log_warnings()
-            self.has_tools = found.clients and self.calls is not None
+            reply = self._copy.read(created, "PUT", "/tools", body)
+            reply.log_warnings()
+            self.has_tools = reply.clients and self.calls is not None
         self._sent = definitions
 
     def send_secrets(self, secrets: Secrets) -> None:
         """Send the secrets, and use them in calls that run here."""
-        given = {
+        values = {
             name: {"value": secrets.get(name), "description": secrets.description(name)}
             for name in secrets.names
         }
-        self._copy.request("PUT", "/secrets", {"secrets": given})
+        self._copy.request("PUT", "/secrets", {"secrets": values})
         if self.calls is not None:
             self.calls.secrets = secrets
 
@@ -123,9 +123,9 @@ class ClientSide:
         deadline, number = time.monotonic() + timeout, 0
         while True:
             self.catch_up()
-            found = self._copy.find(event_id, after)
-            if isinstance(found, ev.MessageAdded):
-                return found
+            event = self._copy.find(event_id, after)
+            if isinstance(event, ev.MessageAdded):
+                return event
             number += 1
             if time.monotonic() > deadline:
                 took = "the agent server took the message, but did not journal it"

@@ -94,10 +94,10 @@ def _serve(container: ContainerCommand, *listening: str) -> list[str]:
 
 
 def _mounts(container: ContainerCommand) -> list[str]:
-    found = list(container.mounts)
+    mounts = list(container.mounts)
     if container.workdir is not None:
-        found.append(Mount(str(container.workdir), _WORKDIR, writable=True))
-    return [word for mount in found for word in ("--mount", mount_option(mount))]
+        mounts.append(Mount(str(container.workdir), _WORKDIR, writable=True))
+    return [word for mount in mounts for word in ("--mount", mount_option(mount))]
 
 
 def _oci_run(container: ContainerCommand, *user: str) -> list[str]:
@@ -193,9 +193,9 @@ class ContainerRuntime(RemoteWorkspace):
         observer: Observing = None,
     ) -> None:
         if engine not in ENGINES:
-            known = ", ".join(ENGINES)
+            engines = ", ".join(ENGINES)
             raise ConfigurationError(
-                f"ContainerRuntime: engine takes one of {known}, not {engine!r}."
+                f"ContainerRuntime: engine takes one of {engines}, not {engine!r}."
             )
         # An image that looks like an option would change the command line.
         if not isinstance(image, str) or not image.strip() or image.startswith("-"):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -256,9 +256,9 @@ class ContainerRuntime(RemoteWorkspace):
         return f"ContainerRuntime({self.container!r}, url={self.url!r})"
 
 
-def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
+def _texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the texts of an argument. Raises `ConfigurationError` for anything else."""
-    values = cast("Sequence[Any]", given)
+    values = cast("Sequence[Any]", texts)
     if isinstance(values, str) or not all(isinstance(one, str) for one in values):
         raise ConfigurationError(f"ContainerRuntime: {name} takes a list of str, not {values!r}.")
     return tuple(values)
@@ -322,11 +322,11 @@ class _Container:
             done = self._ask(command, min(seconds, _ASK_SECONDS))
         except subprocess.TimeoutExpired as error:
             raise RuntimeFault(f"The engine did not answer: {error}.") from None
-        found = re.search(r":(\d+)\s*$", done.stdout, re.MULTILINE)
-        if found is None:
+        match = re.search(r":(\d+)\s*$", done.stdout, re.MULTILINE)
+        if match is None:
             text = (done.stderr or done.stdout).strip()
             raise RuntimeFault(f"The container's port was not published: {text or 'no output'}.")
-        return int(found[1])
+        return int(match[1])
 
     def _ask(self, arguments: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
         """Run a short command of the engine. Raises `subprocess.TimeoutExpired`."""
@@ -348,8 +348,8 @@ class _Container:
             line = data.decode(errors="replace").rstrip()
             self._lines.append(line)
             _log.debug("container %s: %s", self._command.name, line)
-            if not self._port and (found := _READY.search(line)):
-                self._port = int(found[1])
+            if not self._port and (match := _READY.search(line)):
+                self._port = int(match[1])
                 self._ready.set()
         if self._port and not self._ending:
             _log.warning("the container %s ended.%s", self._command.name, self._said())

@@ -149,26 +149,26 @@ class RemoteConversation(ConversationInterface):
         self.workspace = workspace
         self.client = os.urandom(16).hex()
         self._server = workspace.link
-        sent = None if agent is None else agent.tools.definitions()
-        found = _made
-        if found is None:
-            found = create(self._server, self.client, agent, workspace, id, self._options)
-        self.id = found.id
-        self._title = f"Conversation {found.id!r}"
-        self.warnings = tuple(found.warnings)
-        found.log_warnings()
-        workspace.adopt(found.workspace)
+        definitions = None if agent is None else agent.tools.definitions()
+        reply = _made
+        if reply is None:
+            reply = create(self._server, self.client, agent, workspace, id, self._options)
+        self.id = reply.id
+        self._title = f"Conversation {reply.id!r}"
+        self.warnings = tuple(reply.warnings)
+        reply.log_warnings()
+        workspace.adopt(reply.workspace)
         self._copy = JournalCopy(self.id, self._server, self.client)
         if agent is not None and id is not None and _made is None:
             self._copy.catch_up()
             check_same_agent(agent, self._copy.fold.agent, self.id)
         self._here = ClientSide(self._copy, workspace, self._options, self._send_answer)
         # The server does not say who runs the tools of a parked conversation.
-        may_have_tools = found.clients or (_made is None and not found.tools)
+        may_have_tools = reply.clients or (_made is None and not reply.tools)
         if agent is not None:
-            self._here.adopt(agent, sent, may_have_tools)
+            self._here.adopt(agent, definitions, may_have_tools)
         self._lock = threading.RLock()
-        self._run = RemoteRun(self._copy, self._here, self._info, self._lock, found.started)
+        self._run = RemoteRun(self._copy, self._here, self._info, self._lock, reply.started)
         self._subscriptions: list[Subscription] = []
         self._closed = False
         if self._options["secrets"] is not None:
@@ -192,12 +192,12 @@ class RemoteConversation(ConversationInterface):
             raise ConfigurationError(f"use: agent takes an Agent or a name, not {agent!r}.")
         with self._lock:
             self._here.catch_up()
-            before, sent = self.agent, agent.tools.definitions()
-            found = self._here.send_agent(agent)
-            found.log_warnings()
+            before, definitions = self.agent, agent.tools.definitions()
+            reply = self._here.send_agent(agent)
+            reply.log_warnings()
             agent.connections.opened()
             object.__setattr__(self, "agent", agent)
-            self._here.adopt(agent, sent, found.clients)
+            self._here.adopt(agent, definitions, reply.clients)
             if before is not None:
                 before.connections.closed()
         if self._here.has_tools:
@@ -206,8 +206,8 @@ class RemoteConversation(ConversationInterface):
     def _use_by_name(self, name: str) -> None:
         self._check_open()
         with self._lock:
-            found = self._copy.read(_CHOSEN.decode, "POST", "/use", {"agent": name})
-            if found.replaced and (before := self.agent) is not None:
+            reply = self._copy.read(_CHOSEN.decode, "POST", "/use", {"agent": name})
+            if reply.replaced and (before := self.agent) is not None:
                 object.__setattr__(self, "agent", None)  # no tool runs here any more
                 self._here.has_tools = False
                 before.connections.closed()
@@ -216,10 +216,10 @@ class RemoteConversation(ConversationInterface):
     def set_secrets(self, secrets: SecretsByName | Secrets) -> None:
         """Replace the conversation's secrets on the server, from its next call on; see the
         constructor. Raises `ConfigurationError`, and what a function raises."""
-        found = Secrets.of(secrets)
-        assert found is not None
-        self._here.send_secrets(found)
-        self._options["secrets"] = found
+        values = Secrets.of(secrets)
+        assert values is not None
+        self._here.send_secrets(values)
+        self._options["secrets"] = values
 
     def _info(self) -> CreateReply:
         return info(self._server, self.client, self.id, self._options["sandbox"])
@@ -295,9 +295,9 @@ class RemoteConversation(ConversationInterface):
         if agent is not None:
             body |= agent_request(agent)
             body |= tools_request(agent, self.workspace, options["client_tools"])
-        made = self._copy.read(created, "POST", "/fork", body)
+        reply = self._copy.read(created, "POST", "/fork", body)
         agent = agent or self.agent
-        return RemoteConversation(agent, self.workspace, made.id, **options, _made=made)
+        return RemoteConversation(agent, self.workspace, reply.id, **options, _made=reply)
 
     def rewind(
         self, seq: int, id: str | None = None, **options: Any
@@ -306,11 +306,13 @@ class RemoteConversation(ConversationInterface):
         workspace back to their content of that time, like `Conversation.rewind`. The conversation
         must have been created with `undo`; `options` as in the constructor."""
         body = {"seq": seq} if id is None else {"seq": seq, "id": id}
-        found = self._copy.read(_REWOUND.decode, "POST", "/rewind", body)
+        reply = self._copy.read(_REWOUND.decode, "POST", "/rewind", body)
         options = {**self._options, **options}
-        made = found.conversation
-        fork = RemoteConversation(self.agent, self.workspace, made.id, **options, _made=made)
-        return Rewound(fork, found.files)
+        fork_reply = reply.conversation
+        fork = RemoteConversation(
+            self.agent, self.workspace, fork_reply.id, **options, _made=fork_reply
+        )
+        return Rewound(fork, reply.files)
 
     def write_title(self) -> str:
         """Have the server write a title from the first message with `Agent.title`, or else the
@@ -337,8 +339,8 @@ class RemoteConversation(ConversationInterface):
     def _status(self) -> ConversationStatus:
         if self._copy.closed:
             return ConversationStatus.CLOSED
-        lost = self.failure is not None
-        return ConversationStatus.ERROR if lost else self._copy.fold.status
+        failed = self.failure is not None
+        return ConversationStatus.ERROR if failed else self._copy.fold.status
 
     @property
     def failure(self) -> Exception | None:
@@ -518,8 +520,8 @@ class RemoteConversation(ConversationInterface):
         """Return the error for requests after the end, None before it."""
         if self._copy.closed:
             return ConversationClosed(f"{self._title} is closed. Open it again with {_HOW}.")
-        lost = self._here.follower.lost
-        return None if lost is None else lost.with_traceback(None)
+        error = self._here.follower.lost
+        return None if error is None else error.with_traceback(None)
 
     def _check_open(self) -> None:
         if (error := self._ending()) is not None:
@@ -577,8 +579,8 @@ class RemoteConversation(ConversationInterface):
     def _send_tools(self) -> None:
         """Send the server the tools if they changed since they were last sent."""
         agent = self.agent
-        if agent is not None and not self._here.has_sent(sent := agent.tools.definitions()):
+        if agent is not None and not self._here.has_sent(definitions := agent.tools.definitions()):
             with self._lock:
-                self._here.send_tools(agent, sent)
+                self._here.send_tools(agent, definitions)
                 if self._here.has_tools and self._run.drives:
                     self._here.follow()

@@ -136,8 +136,8 @@ class StreamFollower:
                 whole = reader.feed(chunk)
                 size = 0 if whole else size + len(chunk)
                 if size > MAX_EVENT_BYTES:
-                    sent = f"{size:,} bytes of a stream without an event"
-                    raise StoreError(f"{copy.server.address} sent {sent}")
+                    what = f"{size:,} bytes of a stream without an event"
+                    raise StoreError(f"{copy.server.address} sent {what}")
                 for name, data in whole:
                     if name in (b"delta", b"progress"):
                         self._take(batch)

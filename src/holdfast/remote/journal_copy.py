@@ -84,8 +84,10 @@ class JournalCopy:
                 before = self.fold.last_seq
                 try:
                     query = {"after_seq": before, "limit": limit}
-                    left = max(deadline - time.monotonic(), 0.001)
-                    events, last = self.read(read_page, "GET", "/events", query=query, timeout=left)
+                    seconds_left = max(deadline - time.monotonic(), 0.001)
+                    events, last = self.read(
+                        read_page, "GET", "/events", query=query, timeout=seconds_left
+                    )
                 except StoreError as error:
                     if not isinstance(error.__cause__, TooLong) or limit == 1:
                         raise
@@ -97,13 +99,13 @@ class JournalCopy:
                     return
                 where = f"GET {self.path}/events: {self.server.address}"
                 if now == before:
-                    sent = f"sent events {events[0].seq}..{events[-1].seq}"
-                    raise StoreError(f"{where} {sent} instead of event {before + 1}.")
+                    what = f"sent events {events[0].seq}..{events[-1].seq}"
+                    raise StoreError(f"{where} {what} instead of event {before + 1}.")
                 if timeout is None and len(events) == limit:
                     deadline = time.monotonic() + seconds
                 if time.monotonic() >= deadline:
-                    sent = f"sent only {now} of them in {seconds:g} s"
-                    raise StoreError(f"{where} reports {last} events, but {sent}.")
+                    what = f"sent only {now} of them in {seconds:g} s"
+                    raise StoreError(f"{where} reports {last} events, but {what}.")
 
     def output(self, call_id: str) -> ToolResult:
         """Return the whole result of a call. Raises `NotFound`."""

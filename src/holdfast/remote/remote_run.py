@@ -167,13 +167,13 @@ class RemoteRun:
 
     def _is_driven(self) -> bool:
         """Return True if the server drives the conversation, whichever client started it."""
-        found = self._info()
-        if found.error:
+        reply = self._info()
+        if reply.error:
             what = "conversation %s: the agent server cannot drive it now: %s"
-            _log.warning(what, self._copy.id, found.error)
-        driven = found.open if found.driven is None else found.driven
+            _log.warning(what, self._copy.id, reply.error)
+        driven = reply.open if reply.driven is None else reply.driven
         offered = any(item.offered for item in self._copy.fold.open.values())
-        return found.started or found.busy or driven or offered
+        return reply.started or reply.busy or driven or offered
 
     def end(self, stop: bool) -> bool:
         """Close the copy; with `stop` let `stop_once` stop a run that this client has started.

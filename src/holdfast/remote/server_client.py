@@ -70,18 +70,18 @@ class BoundedResponse(Response):
 
     def read(self) -> bytes:
         if self._body is None:
-            found = bytearray()
+            body = bytearray()
             try:
                 for chunk in self:
-                    found += chunk
-                    if len(found) > MAX_RESPONSE_BYTES:
+                    body += chunk
+                    if len(body) > MAX_RESPONSE_BYTES:
                         raise TooLong(
                             f"The server sent an answer of more than {MAX_RESPONSE_BYTES:,} bytes."
                             " The rest was not read."
                         )
             finally:
                 self.close()
-            self._body = bytes(found)
+            self._body = bytes(body)
         return self._body
 
 
@@ -200,7 +200,7 @@ class ServerClient:
             began = time.monotonic()
             until = deadline if patience is None else began + patience
             silence = min(SILENCE_SECONDS, until - began) if patience is None else patience
-            asked: float | None = None
+            delay: float | None = None
             cause: LLMError | None = None
             try:
                 limits = ResponseLimits(max(silence, 0.001), until, cancelled)
@@ -216,7 +216,7 @@ class ServerClient:
                     return response
                 error = failure(status, answer, self.address, f"{method} {path}")
                 final = status not in TEMPORARY_STATUSES
-                asked = retry_after(response.headers, status=status)
+                delay = retry_after(response.headers, status=status)
             if final:
                 raise error from cause
             now = time.monotonic()
@@ -225,7 +225,7 @@ class ServerClient:
             connecting = max(WORKING_SECONDS, self._pool.connect_timeout + 1.0)
             if patience is not None and now - began > connecting:  # the attempt was at work
                 deadline, number = now + timeout, 0
-            wait = pause(number, asked)
+            wait = pause(number, delay)
             if time.monotonic() + wait >= deadline:
                 raise error from cause
             number += 1
@@ -334,11 +334,11 @@ def conversation_path(id: str) -> str:
     return f"/api/conversations/{quote(id, safe='')}"
 
 
-def pause(number: int, asked: float | None = None) -> float:
+def pause(number: int, delay: float | None = None) -> float:
     """Return the seconds before retry `number` (from 0), with full jitter; at least the seconds
-    that the server `asked` for."""
+    that the server asked for."""
     jitter = random.random() * min(RETRY_CAP_SECONDS, RETRY_BASE_SECONDS * 2 ** min(number, 20))
-    return jitter if asked is None else max(asked, 0.0) + jitter
+    return jitter if delay is None else max(delay, 0.0) + jitter
 
 
 def send_until_answered(

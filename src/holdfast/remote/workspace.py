@@ -191,8 +191,8 @@ class RemoteWorkspace:
     def tools(self) -> list[Tool]:
         """The tools that a model uses there, in a new list; the server is asked once."""
         if self._tools is None:
-            found = self._read(msgspec.json.Decoder(_Tools).decode, self._ask("GET", "/tools"))
-            self._tools = [RemoteTool(self, one) for one in found.tools]
+            reply = self._read(msgspec.json.Decoder(_Tools).decode, self._ask("GET", "/tools"))
+            self._tools = [RemoteTool(self, one) for one in reply.tools]
         return list(self._tools)
 
     def get_tools(self) -> list[Tool]:
@@ -270,10 +270,10 @@ class RemoteWorkspace:
         try:
             return self.link.request(method, where, body, **options)
         except HoldfastError as error:
-            found = as_fault(error)
-            if found is error:
+            fault = as_fault(error)
+            if fault is error:
                 raise
-            raise found from error.__cause__
+            raise fault from error.__cause__
 
 
 class Described(msgspec.Struct, frozen=True, rename="camel"):
