@@ -95,8 +95,8 @@ class A2ADoor:
 
         service, app, views = routes.service, routes.app, TaskViews()
         for version, format in FORMATS.items():
-            made = partial(notification, service, views, version)
-            service.host.webhooks.formats[format] = made
+            write = partial(notification, service, views, version)
+            service.host.webhooks.formats[format] = write
         for name in self._names or agents:
             if name not in agents or not NAME.fullmatch(name):
                 raise errors.ConfigurationError(
@@ -109,7 +109,7 @@ class A2ADoor:
                 "context_builder": _Contexts(),
             }
             endpoint = create_jsonrpc_routes(**wire, rpc_url="/", enable_v0_3_compat=True)[0]
-            found = [
+            agent_routes = [
                 Route(place, _of_json(endpoint.endpoint), methods=["POST"])
                 for place in (path, f"{path}/", path + OLD_PATH, f"{path}{OLD_PATH}/")
             ]
@@ -117,15 +117,15 @@ class A2ADoor:
                 # The others are for tenants in the path. Here the key says the tenant.
                 if isinstance(route, Route):
                     route.app = _plain_json(route.app)
-                    found.append(route)
-            for route in found:
+                    agent_routes.append(route)
+            for route in agent_routes:
                 route.app = _bounded(service, route.app)
             places = [path + CARD_PATH, path + OLD_PATH + CARD_PATH]
             places += [] if CARD_PATH in service.open else [CARD_PATH]
             for place in places:
                 service.open.add(place)
-                found.append(Route(place, partial(self._card, agent, path)))
-            app.router.routes += found
+                agent_routes.append(Route(place, partial(self._card, agent, path)))
+            app.router.routes += agent_routes
 
     async def _card(self, agent: Published, path: str, request: Request) -> Response:
         from starlette.responses import Response

@@ -45,8 +45,8 @@ def _fields(kind: Any) -> dict[str, _Field]:
 
 def _is_list(field: Any) -> bool:
     """Return True for a repeated field. Protobuf before 6.31 has no `is_repeated`, 7 no `label`."""
-    known = getattr(field, "is_repeated", None)
-    return field.label == field.LABEL_REPEATED if known is None else known
+    is_repeated = getattr(field, "is_repeated", None)
+    return field.label == field.LABEL_REPEATED if is_repeated is None else is_repeated
 
 
 def message_of(kind: str, data: shapes.Json) -> Any:
@@ -62,28 +62,30 @@ def plain_message(kind: str, data: shapes.Json) -> Any:
     none of bytes or maps."""
     from a2a import types
 
-    made = getattr(types, kind)
-    return made(**_arguments(made.DESCRIPTOR, data))
+    message_class = getattr(types, kind)
+    return message_class(**_arguments(message_class.DESCRIPTOR, data))
 
 
 def _arguments(kind: Any, data: shapes.Json) -> dict[str, Any]:
     """Return the fields of a message as arguments of its class."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     fields = _fields(kind)
     for name, value in data.items():
         field = fields[name]
         if field.inner is None:
-            found[field.name] = value
+            arguments[field.name] = value
         elif field.is_foreign:
             from google.protobuf.json_format import ParseDict
             from google.protobuf.message_factory import GetMessageClass
 
-            found[field.name] = ParseDict(value, GetMessageClass(field.inner)())
+            arguments[field.name] = ParseDict(value, GetMessageClass(field.inner)())
         elif isinstance(value, list):
-            found[field.name] = [_arguments(field.inner, one) for one in cast("list[Any]", value)]
+            arguments[field.name] = [
+                _arguments(field.inner, one) for one in cast("list[Any]", value)
+            ]
         else:
-            found[field.name] = _arguments(field.inner, value)
-    return found
+            arguments[field.name] = _arguments(field.inner, value)
+    return arguments
 
 
 def json_of(message: Any) -> shapes.Json:

@@ -37,8 +37,10 @@ class Pushes:
         if config.token:
             headers["x-a2a-notification-token"] = config.token
         if config.authentication.scheme:
-            given = config.authentication
-            headers["authorization"] = f"{given.scheme} {given.credentials}".strip()
+            authentication = config.authentication
+            headers["authorization"] = (
+                f"{authentication.scheme} {authentication.credentials}".strip()
+            )
         for name, value in headers.items():
             if not value.isascii() or not value.isprintable() or len(value) > 4000:
                 raise ConfigurationError(f"{name}: takes printable ASCII characters.")
@@ -51,8 +53,8 @@ class Pushes:
     def list(self, context: Any, task_id: str) -> _Configs:
         """Return the ids of a task's webhooks, and their configurations."""
         self._find(context, task_id)
-        found = self._host.webhooks.styled(context.state["caller"].tenant, task_id)
-        return [(id, style.about) for id, style in found if style.format in FORMATS.values()]
+        styles = self._host.webhooks.styled(context.state["caller"].tenant, task_id)
+        return [(id, style.about) for id, style in styles if style.format in FORMATS.values()]
 
     def get(self, context: Any, task_id: str, id: str) -> shapes.Json:
         """Return one configuration. Raises `NotFound`."""

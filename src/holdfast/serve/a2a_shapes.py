@@ -159,24 +159,24 @@ def _by_text(item: PendingItem, text: str) -> TurnCommand:
 
 
 def _decision(value: Any, pending: Sequence[PendingItem]) -> TurnCommand:
-    given: Json = cast("Json", value) if isinstance(value, dict) else {}
-    answers = "answer" in given
-    id = given.get("questionId" if answers else "callId")
+    reply: Json = cast("Json", value) if isinstance(value, dict) else {}
+    answers = "answer" in reply
+    id = reply.get("questionId" if answers else "callId")
     for item in pending:
         if answers and isinstance(item, QuestionRequest) and id in (None, _id(item)):
-            answer = given["answer"]
+            answer = reply["answer"]
             if answer is None or answer is False:
-                return item.decline(str(given.get("reason", "")))
+                return item.decline(str(reply.get("reason", "")))
             if not isinstance(answer, dict) and answer is not True:
                 raise ConfigurationError("answer takes an object, true, or null to decline.")
             return item.answer(cast("Any", answer))
         if not answers and isinstance(item, ApprovalRequest) and id in (None, _id(item)):
             if id is None and len(pending) > 1:
                 raise ConfigurationError("Several calls wait. Name one with callId.")
-            if given.get("approve") is True:
-                return item.approve(_object(given.get("arguments")))
-            if given.get("approve") is False:
-                return item.reject(str(given.get("reason", "")))
+            if reply.get("approve") is True:
+                return item.approve(_object(reply.get("arguments")))
+            if reply.get("approve") is False:
+                return item.reject(str(reply.get("reason", "")))
     raise ConfigurationError(
         'A decision is a data part {"callId": ..., "approve": true | false}, an answer'
         ' {"questionId": ..., "answer": {...}}. The task waits for: '
@@ -233,11 +233,11 @@ class TaskView:
 
     def copy(self) -> TaskView:
         """Return a view, between two answers, that goes on by itself."""
-        found = copy(self)
-        found._pieces = AnswerPieces()
-        found._history, found._files = [*self._history], [*self._files]
-        found._offers, found._asked = {*self._offers}, {**self._asked}
-        return found
+        view = copy(self)
+        view._pieces = AnswerPieces()
+        view._history, view._files = [*self._history], [*self._files]
+        view._offers, view._asked = {*self._offers}, {**self._asked}
+        return view
 
     def take(self, item: TurnItem) -> Generator[Json]:
         """Take one item, and yield the updates that follow from it, but for the end of a turn."""
@@ -380,19 +380,19 @@ def _output(value: Any) -> Json:
 def _request_parts(item: PendingItem) -> Generator[Json]:
     if isinstance(item, QuestionRequest):
         question = item.question
-        asked: Json = {"questionId": _id(item), "message": question.message}
+        request: Json = {"questionId": _id(item), "message": question.message}
         if question.schema is not None:
-            asked["schema"] = question.schema
+            request["schema"] = question.schema
         yield {"text": f"{question.message} {question.url}".strip()}
-        yield {"data": asked, "mediaType": "application/json"}
+        yield {"data": request, "mediaType": "application/json"}
         return
     call = item.call
-    asked = {"callId": _id(item), "tool": call.name, "arguments": call.arguments}
+    request = {"callId": _id(item), "tool": call.name, "arguments": call.arguments}
     if isinstance(item, ApprovalRequest):
-        asked |= {"reason": item.reason, "risk": item.risk}
+        request |= {"reason": item.reason, "risk": item.risk}
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     yield {"text": f"The agent wants to call {call.name} with {arguments}. {HOW_TO_APPROVE}"}
-    yield {"data": asked, "mediaType": "application/json"}
+    yield {"data": request, "mediaType": "application/json"}
 
 
 def _time(moment: datetime) -> str:

@@ -146,21 +146,21 @@ class Tasks:
         with nullcontext() if id or not key else self._host.chats.turn(tenant, f"a2a {key}"):
             is_new, tags = True, ()
             if id:
-                found = self._find(context, id)
+                task = self._find(context, id)
             else:
-                found, is_new, tags = self._new(context, message, key)
-                id = found.session.id
-            commands = self._commands(context, found, message) if is_new else ()
+                task, is_new, tags = self._new(context, message, key)
+                id = task.session.id
+            commands = self._commands(context, task, message) if is_new else ()
             if params.configuration.HasField("task_push_notification_config"):
                 config = params.configuration.task_push_notification_config
                 config.task_id = id
                 if tags:  # only a task has configurations
-                    found.session.execute(cmd.Label(add=tags))
+                    task.session.execute(cmd.Label(add=tags))
                 self._pushes.set(context, config)
             elif tags:
                 commands = [cmd.Label(add=tags), *commands]
-            follow = found.session.follow
-            return _StartedTask(found, follow(loop, found.rest.seq, *commands, deltas=streams))
+            follow = task.session.follow
+            return _StartedTask(task, follow(loop, task.rest.seq, *commands, deltas=streams))
 
     def _new(
         self, context: Any, message: shapes.Json, key: str | None
@@ -174,47 +174,47 @@ class Tasks:
         door = self._door(context)
         if key:
             with suppress(errors.ConversationNotFound):
-                known, item = door.find(id), self._host.family.item(tenant, id)
-                begin = known.events(item.parent_seq, item.parent_seq + _BEGIN_EVENTS)
+                session, item = door.find(id), self._host.family.item(tenant, id)
+                begin = session.events(item.parent_seq, item.parent_seq + _BEGIN_EVENTS)
                 is_new = not any(isinstance(event, ev.MessageAdded) for event in begin)
                 tags = () if self._tag in item.tags else tags  # or the server died
                 return self._find(context, id, tags), is_new, tags
         finished = self._host.list(tenant, "finished", None, 1, tags).items if context_id else []
         if not finished:
-            session, made = door.create(self._agent, id)
-            return new_task(session, tags, made.workspace), True, tags
+            session, conversation = door.create(self._agent, id)
+            return new_task(session, tags, conversation.workspace), True, tags
         fork = ForkRequest(**self._agent.fields, id=id, title="", client_tools=True)
         self._host.chats.with_room(tenant, lambda: self._host.fork(tenant, finished[0].id, fork))
         return self._find(context, id), True, ()
 
-    def _send(self, context: Any, found: TaskAt, message: shapes.Json) -> cmd.Send:
+    def _send(self, context: Any, task: TaskAt, message: shapes.Json) -> cmd.Send:
         tenant, id = context.state["caller"].tenant, message.get("messageId", "")
 
         def keep(name: str, data: bytes) -> str:
             """Write a file into the workspace, and return its path."""
             plain = re.sub(r"[^\w.-]+", "_", name).strip("._")[:100] or "file"
             path = f"received/{sha256(data).hexdigest()[:8]}-{plain}"
-            with self._host.workspace(tenant, found.workspace) as runtime:
+            with self._host.workspace(tenant, task.workspace) as runtime:
                 runtime.write_file(path, data.decode(errors="surrogateescape"))
             return path
 
-        content = shapes.content_of(message.get("parts", []), keep if found.workspace else None)
+        content = shapes.content_of(message.get("parts", []), keep if task.workspace else None)
         return cmd.Send(content, id if NAME.fullmatch(id) else "")
 
-    def _commands(self, context: Any, found: TaskAt, message: shapes.Json) -> Sequence[TurnCommand]:
+    def _commands(self, context: Any, task: TaskAt, message: shapes.Json) -> Sequence[TurnCommand]:
         """Return the commands for a message to a task."""
-        if message.get("taskId") and found.state in shapes.TERMINAL:
+        if message.get("taskId") and task.state in shapes.TERMINAL:
             raise refusal(
                 "UnsupportedOperation",
-                f"The task is over ({found.state}). Send the message with its contextId alone.",
+                f"The task is over ({task.state}). Send the message with its contextId alone.",
             )
-        given = message.get("contextId")
-        if given not in (None, "", found.view.context_id):
+        context_id = message.get("contextId")
+        if context_id not in (None, "", task.view.context_id):
             raise errors.ConfigurationError("contextId is not that of the task.")
         parts = message.get("parts", [])
-        if found.rest.pending:
-            return shapes.decisions_of(parts, found.rest.pending)
-        return [self._send(context, found, message)]
+        if task.rest.pending:
+            return shapes.decisions_of(parts, task.rest.pending)
+        return [self._send(context, task, message)]
 
     @asynccontextmanager
     async def _started(
@@ -237,58 +237,58 @@ class Tasks:
         the agent makes no task."""
         with refusing():
             async with (
-                self._started(params, context, False) as (found, reader),
+                self._started(params, context, False) as (task, reader),
                 aclosing(reader.items()) as items,
             ):
                 async for item in items:
-                    for _ in found.view.take(item):
+                    for _ in task.view.take(item):
                         pass
                     if isinstance(item, Rest):
-                        found = found._replace(rest=item)
-                        if not params.message.task_id and (reply := found.view.reply(item)):
+                        task = task._replace(rest=item)
+                        if not params.message.task_id and (reply := task.view.reply(item)):
                             return message_of("Message", reply)
                     elif params.configuration.return_immediately:
-                        found = found.at_work()
+                        task = task.at_work()
                         break
-            return found.task(_history(params.configuration))
+            return task.task(_history(params.configuration))
 
     async def on_message_send_stream(self, params: Any, context: Any) -> AsyncGenerator[Any]:
         """Carry out a message, and yield the task and its updates."""
         with refusing():
-            async with self._started(params, context, True) as (found, reader):
-                if found.rest.seq == reader.fold.last_seq and found.state in shapes.TERMINAL:
-                    yield found.task(_history(params.configuration))
+            async with self._started(params, context, True) as (task, reader):
+                if task.rest.seq == reader.fold.last_seq and task.state in shapes.TERMINAL:
+                    yield task.task(_history(params.configuration))
                     return
-                view, shown = found.view, False
+                view, is_shown = task.view, False
                 async with aclosing(reader.items()) as items:
                     async for item in items:
                         rest = isinstance(item, Rest)
                         updates = list(view.end(item) if rest else view.take(item))
-                        if not shown:  # with the message in its history
-                            shown = True
-                            yield found.at_work().task(_history(params.configuration))
+                        if not is_shown:  # with the message in its history
+                            is_shown = True
+                            yield task.at_work().task(_history(params.configuration))
                         for update in updates:
                             yield _stream_event(update)
 
     async def on_subscribe_to_task(self, params: Any, context: Any) -> AsyncGenerator[Any]:
         """Yield the task and its updates until it is over."""
         with refusing():
-            found = await self._look(context, params.id)
-            if found.state in shapes.TERMINAL:
-                raise refusal("UnsupportedOperation", f"The task is over ({found.state}).")
-            yield found.task()
-            seq, session, rest = found.rest.seq, found.session, found.rest
+            task = await self._look(context, params.id)
+            if task.state in shapes.TERMINAL:
+                raise refusal("UnsupportedOperation", f"The task is over ({task.state}).")
+            yield task.task()
+            seq, session, rest = task.rest.seq, task.session, task.rest
             while True:
                 async with aclosing(session.stream(seq)) as items:
                     async for item in items:
-                        for update in found.view.take(item):
+                        for update in task.view.take(item):
                             yield _stream_event(update)
                         if isinstance(item, Rest):
                             rest = item
-                if rest.seq > seq or rest.reason != found.rest.reason:
-                    for update in found.view.end(rest):
+                if rest.seq > seq or rest.reason != task.rest.reason:
+                    for update in task.view.end(rest):
                         yield _stream_event(update)
-                if rest.reason == "ended" or found.view.status(rest)["state"] in shapes.TERMINAL:
+                if rest.reason == "ended" or task.view.status(rest)["state"] in shapes.TERMINAL:
                     return
                 seq = rest.seq
                 tenant = context.state["caller"].tenant
@@ -298,10 +298,10 @@ class Tasks:
     async def on_cancel_task(self, params: Any, context: Any) -> Any:
         """Interrupt a task."""
         with refusing():
-            found = await self._look(context, params.id)
-            if found.state in shapes.TERMINAL:
-                raise refusal("TaskNotCancelable", f"The task is over ({found.state}).")
-            await self._service.change(found.session.execute, cmd.Interrupt())
+            task = await self._look(context, params.id)
+            if task.state in shapes.TERMINAL:
+                raise refusal("TaskNotCancelable", f"The task is over ({task.state}).")
+            await self._service.change(task.session.execute, cmd.Interrupt())
             return (await self._look(context, params.id)).task()
 
     # --- reading ---
@@ -318,30 +318,30 @@ class Tasks:
             page_size = params.page_size if params.HasField("page_size") else 50
             if not 0 < page_size <= _MAX_PAGE:
                 raise errors.ConfigurationError(f"pageSize takes 1 to {_MAX_PAGE}.")
-            wanted = json_of(params)
-            found, total, token = await self._service.read(self._listed, context, wanted, page_size)
-            shown = [
-                one.task(_history(params) or 0, bool(params.include_artifacts)) for one in found
+            filters = json_of(params)
+            page, total, token = await self._service.read(self._listed, context, filters, page_size)
+            messages = [
+                one.task(_history(params) or 0, bool(params.include_artifacts)) for one in page
             ]
             listed = message_of("ListTasksResponse", {"pageSize": page_size, "totalSize": total})
-            listed.tasks.extend(shown)
+            listed.tasks.extend(messages)
             listed.next_page_token = token
             return listed
 
     def _listed(
-        self, context: Any, wanted: shapes.Json, page_size: int
+        self, context: Any, filters: shapes.Json, page_size: int
     ) -> tuple[list[TaskAt], int, str]:
         """Return a page of tasks, the number of all, and the token of the next page."""
         door, tags, cursor = self._door(context), [self._tag], None
-        if wanted.get("contextId"):
-            tags.append(f"context={wanted['contextId']}")
+        if filters.get("contextId"):
+            tags.append(f"context={filters['contextId']}")
         items: list[Item] = []
         while True:
             page = door.list(tags, cursor, 1000)
             items += page.items
             if (cursor := page.next) is None:
                 break
-        state, since = wanted.get("status", ""), wanted.get("statusTimestampAfter", "")
+        state, since = filters.get("status", ""), filters.get("statusTimestampAfter", "")
         if since:
             moment = datetime.fromisoformat(since)
             items = [one for one in items if one.updated >= moment]
@@ -353,11 +353,11 @@ class Tasks:
                 if one.status in statuses and self._find(context, one.id).state == state
             ]
         items.sort(key=_place, reverse=True)
-        total, token = len(items), wanted.get("pageToken", "")
+        total, token = len(items), filters.get("pageToken", "")
         if token:
             items = [one for one in items if _place(one) < token]
-        shown = [self._find(context, one.id) for one in items[:page_size]]
-        return shown, total, _place(items[page_size - 1]) if len(items) > page_size else ""
+        tasks = [self._find(context, one.id) for one in items[:page_size]]
+        return tasks, total, _place(items[page_size - 1]) if len(items) > page_size else ""
 
     async def on_get_extended_agent_card(self, params: Any, context: Any) -> Any:
         raise refusal("UnsupportedOperation", "There is no other card than the public one.")
@@ -370,13 +370,13 @@ class Tasks:
 
     async def on_get_task_push_notification_config(self, params: Any, context: Any) -> Any:
         with refusing():
-            found = await self._service.read(self._pushes.get, context, params.task_id, params.id)
-            return message_of("TaskPushNotificationConfig", found)
+            config = await self._service.read(self._pushes.get, context, params.task_id, params.id)
+            return message_of("TaskPushNotificationConfig", config)
 
     async def on_list_task_push_notification_configs(self, params: Any, context: Any) -> Any:
         with refusing():
-            found = await self._service.read(self._pushes.list, context, params.task_id)
-            configs = [about for _, about in found]
+            styles = await self._service.read(self._pushes.list, context, params.task_id)
+            configs = [about for _, about in styles]
             return message_of("ListTaskPushNotificationConfigsResponse", {"configs": configs})
 
     async def on_delete_task_push_notification_config(self, params: Any, context: Any) -> None:

@@ -106,14 +106,14 @@ def notification(
     folded = session.fold()
     if folded.last_seq != event.seq:
         folded = fold(session.events(0, event.seq))
-    found = views.at(tenant, service.host.family.item(tenant, id), session, folded)
+    task = views.at(tenant, service.host.family.item(tenant, id), session, folded)
     asks = isinstance(event, ev.DecisionMade) and event.question is None
-    if asks or found.state == shapes.WORKING:
+    if asks or task.state == shapes.WORKING:
         return None
-    task = found.task(0)
+    message = task.task(0)
     if version == "0.3":
         from a2a.compat.v0_3 import conversions
 
-        compat: Any = conversions.to_compat_task(task)
+        compat: Any = conversions.to_compat_task(message)
         return compat.model_dump_json(by_alias=True, exclude_none=True).encode()
-    return json.dumps({"task": json_of(task)}).encode()
+    return json.dumps({"task": json_of(message)}).encode()

@@ -155,8 +155,8 @@ class ACPAgent:
     ) -> ListSessionsResponse:
         if not (cursor or "0").isdecimal():
             raise ConfigurationError(f"cursor: {cursor!r:.80} is not of a listing of this agent.")
-        found = await asyncio.to_thread(self._store.list, tags=[_TAG])
-        listed = [(one, place) for one in found if not one.spawned_by for place in [_cwd(one.tags)]]
+        summaries = await asyncio.to_thread(self._store.list, tags=[_TAG])
+        listed = [(one, _cwd(one.tags)) for one in summaries if not one.spawned_by]
         listed = [(one, place) for one, place in listed if cwd in (None, place)]
         begin = int(cursor or 0)
         page, more = listed[begin : begin + _PAGE], len(listed) > begin + _PAGE
@@ -201,8 +201,8 @@ class ACPAgent:
         (summary, *_) = await asyncio.to_thread(self._store.list, [id]) or [None]
         if summary is None:
             raise ConversationNotFound(f"There is no session {id[:200]!r}.", "conversation", id)
-        kept = next((tag[5:] for tag in summary.tags if tag.startswith("mode=")), "")
-        mode = cast("Mode", kept) if kept in MODES else self._mode
+        name = next((tag[5:] for tag in summary.tags if tag.startswith("mode=")), "")
+        mode = cast("Mode", name) if name in MODES else self._mode
         session = await self._open(id, cwd, servers, mode, False)
         session.cursor = session.conversation.state().last_seq
         return session
@@ -237,12 +237,12 @@ class ACPAgent:
             if access.capabilities.terminal and place.client_terminals:
                 changes["tools"] = with_client_terminal(tools, access, cwd)
             if servers:
-                given = {one.name: _server(one) for one in servers}
-                if clash := sorted(given.keys() & agent.mcp_servers.keys()):
+                own_servers = {one.name: _server(one) for one in servers}
+                if clash := sorted(own_servers.keys() & agent.mcp_servers.keys()):
                     raise ConfigurationError(
                         f"mcpServers: the agent has a server {clash[0]!r} of its own."
                     )
-                changes["mcp_servers"] = {**agent.mcp_servers, **given}
+                changes["mcp_servers"] = {**agent.mcp_servers, **own_servers}
                 changes.setdefault("tools", tools if agent.mcp_servers else agent.tools)
             agent = agent.replace(**changes)
             agents = agents_by_mode(agent)

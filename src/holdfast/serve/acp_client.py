@@ -116,15 +116,15 @@ def with_client_terminal(tools: Sequence[Tool], access: ClientAccess, workdir: s
 
     mine = Tool.from_function(terminal, annotations=_RUNS, category="terminal")
     left_out = ("terminal", "terminal_input", "terminal_background", "terminal_collect")
-    found = [tool for tool in tools if tool.name not in left_out]
-    return [mine, *found] if len(found) < len(tools) else found
+    others = [tool for tool in tools if tool.name not in left_out]
+    return [mine, *others] if len(others) < len(tools) else others
 
 
 def _run(
     access: ClientAccess, context: ToolContext, command: str, timeout: float, workdir: str
 ) -> ToolResult:
     client, id = access.client, access.session_id
-    made = access.call(
+    reply = access.call(
         client.create_terminal(
             session_id=id,
             command="bash",
@@ -133,7 +133,7 @@ def _run(
             output_byte_limit=_MAX_OUTPUT_BYTES,
         )
     )
-    terminal = made.terminal_id
+    terminal = reply.terminal_id
 
     async def work() -> bool:
         """Return True if the command ended by itself in time."""

@@ -60,9 +60,9 @@ class EditorQuestions:
         ]
         if plan:
             del options[1]
-        shown = await asyncio.to_thread(self._updates.permission, one, read)
+        update = await asyncio.to_thread(self._updates.permission, one, read)
         request = self._client.request_permission(
-            session_id=self._id, tool_call=shown, options=options
+            session_id=self._id, tool_call=update, options=options
         )
         answer = await self._withdrawable(one.key, request)
         if answer is None:
@@ -98,18 +98,18 @@ class EditorQuestions:
             PermissionOption(option_id=str(number), name=name, kind=kind)
             for number, (name, kind, _) in enumerate(choices)
         ]
-        shown = self._updates.question(one)
+        update = self._updates.question(one)
         request = self._client.request_permission(
-            session_id=self._id, tool_call=shown, options=options
+            session_id=self._id, tool_call=update, options=options
         )
-        found = await self._withdrawable(one.mark, request)
-        if found is None:
+        answer = await self._withdrawable(one.mark, request)
+        if answer is None:
             return None
-        if found.outcome.outcome == "cancelled":
+        if answer.outcome.outcome == "cancelled":
             self.cancels += 1
             return None
         values = {str(number): value for number, (*_, value) in enumerate(choices)}
-        return one.answer(values.get(found.outcome.option_id))
+        return one.answer(values.get(answer.outcome.option_id))
 
     def _form(
         self, one: QuestionRequest

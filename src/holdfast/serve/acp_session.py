@@ -168,7 +168,7 @@ class EditorSession:
             self._turn = None
 
     async def _driven(self, cancels: int, commands: tuple[TurnCommand, ...]) -> Rest:
-        said = commands
+        first = commands
         while True:
             rest = None
             try:
@@ -180,7 +180,7 @@ class EditorSession:
                     if isinstance(item, ev.Event):
                         self.cursor = item.seq
             except NotPending:
-                if commands is said:
+                if commands is first:
                     raise
                 commands = ()  # decided elsewhere meanwhile
                 continue

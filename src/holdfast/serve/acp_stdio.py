@@ -106,11 +106,11 @@ def _message(line: bytes) -> tuple[dict[str, Any] | None, int]:
         return None, -32700
     if not isinstance(message, dict):
         return None, -32600
-    found = cast("dict[str, Any]", message)
-    id, method, error = found.get("id"), found.get("method"), found.get("error")
+    fields = cast("dict[str, Any]", message)
+    id, method, error = fields.get("id"), fields.get("method"), fields.get("error")
     if method is None:
         fits = isinstance(id, int | str) and isinstance(error, dict | None)
-        return (found if fits else None), (0 if "result" in found or error else -32600)
-    return found, 0 if isinstance(method, str) and isinstance(
+        return (fields if fits else None), (0 if "result" in fields or error else -32600)
+    return fields, 0 if isinstance(method, str) and isinstance(
         id, int | float | str | None
     ) else -32600

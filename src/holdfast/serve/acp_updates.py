@@ -164,10 +164,10 @@ class SessionUpdates:
             changes = changes_in(diff, created=meta.get("created") is True)
             content = [self._diff(change) for change in changes[:_MAX_HUNKS]]
         if not content:
-            shown = _fenced if "exitCode" in meta else str
+            as_text = _fenced if "exitCode" in meta else str
             content = [
                 helpers.tool_content(
-                    helpers.text_block(shown(block.text))
+                    helpers.text_block(as_text(block.text))
                     if isinstance(block, TextContent)
                     else _block(block)
                 )
@@ -214,7 +214,7 @@ def kind_of(call: ToolCall) -> ToolKind:
 
 def changes_in(diff: str, created: bool = False) -> list[TextChange]:
     """Return the changed pieces of a unified diff, one for each of its hunks."""
-    found: list[TextChange] = []
+    changes: list[TextChange] = []
     # Not `splitlines`, which also splits at form feeds. A line that begins with a backslash says
     # that the one before it has no end.
     raw = re.findall(r"[^\n]*\n|[^\n]+", diff)
@@ -238,8 +238,8 @@ def changes_in(diff: str, created: bool = False) -> list[TextChange]:
                         counts[side] -= 1
                         texts[side].append(line[1:])
             before, after = map("".join, texts)
-            found.append(TextChange(path, None if created else before, after))
-    return found
+            changes.append(TextChange(path, None if created else before, after))
+    return changes
 
 
 def content_of(prompt: Sequence[Any]) -> tuple[Content, ...]:
@@ -286,8 +286,8 @@ def _block(block: Content) -> helpers.ContentBlock:
         case ResourceLink():
             return helpers.resource_link_block(block.name or block.uri, block.uri)
         case EmbeddedResource():
-            known = block.resource
-            return helpers.text_block(str(known.get("text") or known.get("uri", "")))
+            resource = block.resource
+            return helpers.text_block(str(resource.get("text") or resource.get("uri", "")))
         case FileContent():
             return helpers.text_block(f"[{block.name or block.url or block.mime_type}]")
 
@@ -310,10 +310,10 @@ def _paths_of(arguments: dict[str, Any]) -> list[str]:
 
 def _change_of(call: ToolCall, read: Callable[[str], str] | None) -> TextChange | None:
     """Return the change that a call would make, if its arguments say it."""
-    given = call.arguments
-    path = given.get("path")
-    old, new = given.get("old", given.get("old_str")), given.get("new", given.get("new_str"))
-    text = given.get("content", given.get("file_text"))
+    fields = call.arguments
+    path = fields.get("path")
+    old, new = fields.get("old", fields.get("old_str")), fields.get("new", fields.get("new_str"))
+    text = fields.get("content", fields.get("file_text"))
     if not isinstance(path, str) or kind_of(call) != "edit":
         return None
     if isinstance(old, str):

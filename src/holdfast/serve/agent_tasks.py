@@ -128,8 +128,8 @@ class AgentTasks:
     # --- tasks ---
 
     def _begun(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        given = self.tool.validate(arguments)
-        message, id = given.get("message", ""), given.get("conversation_id", "")
+        values = self.tool.validate(arguments)
+        message, id = values.get("message", ""), values.get("conversation_id", "")
         session = session_of(self._door, message, id, self._tag)
         last = session.state().last_seq
         if message.strip():
@@ -154,10 +154,10 @@ class AgentTasks:
 
     def _get(self, params: Any, asks: bool) -> dict[str, Any]:
         session, seq = self._find(params.task_id)
-        found = self._task(session, seq, asks)
-        if found["status"] == "working":  # after the end of an earlier process, for example
+        task = self._task(session, seq, asks)
+        if task["status"] == "working":  # after the end of an earlier process, for example
             self._drive(session, session.state().last_seq)
-        return found
+        return task
 
     def _update(self, params: Any, asks: bool) -> dict[str, Any]:
         """Carry out the answers of the client's user. Those to what no longer waits count
@@ -167,8 +167,8 @@ class AgentTasks:
         answers = [
             answer
             for item in rest.pending
-            if (given := params.input_responses.get(_key(item))) is not None
-            and (answer := _answer(item, given)) is not None
+            if (response := params.input_responses.get(_key(item))) is not None
+            and (answer := _answer(item, response)) is not None
         ]
         if answers:
             with suppress(NotPending):  # decided elsewhere meanwhile
@@ -210,16 +210,16 @@ class AgentTasks:
             if not commands and session.id in self._driven:
                 return
             self._driven.add(session.id)
-        begun: Future[None] = Future()
+        started: Future[None] = Future()
 
         def work() -> None:
             try:
                 for _ in session.turn(seq, *commands):
-                    if not begun.done():
-                        begun.set_result(None)
+                    if not started.done():
+                        started.set_result(None)
             except Exception as error:
-                if not begun.done():
-                    begun.set_exception(error)
+                if not started.done():
+                    started.set_exception(error)
                 elif not isinstance(error, HoldfastError):
                     _log.exception("a task's run failed")
             finally:
@@ -228,7 +228,7 @@ class AgentTasks:
 
         start_thread(work, f"holdfast-task-{session.id}")
         if commands:
-            begun.result(_BEGIN_SECONDS)
+            started.result(_BEGIN_SECONDS)
 
 
 def _head(id: str, events: Sequence[ev.AnyEvent], seq: int) -> dict[str, Any]:
@@ -257,8 +257,8 @@ def _is_message(event: ev.AnyEvent) -> bool:
 
 def _message_seq(events: Sequence[ev.AnyEvent], after: int, *, first: bool = False) -> int:
     """Return the seq of the last user's message after a seq, or of the first; 0 without any."""
-    found = [event.seq for event in events[after:] if _is_message(event)]
-    return 0 if not found else found[0 if first else -1]
+    seqs = [event.seq for event in events[after:] if _is_message(event)]
+    return 0 if not seqs else seqs[0 if first else -1]
 
 
 def _status(rest: Rest, events: Sequence[ev.AnyEvent]) -> str:
@@ -287,10 +287,10 @@ def _request(item: PendingItem) -> dict[str, Any]:
     return form_request(described(item), APPROVAL)
 
 
-def _answer(item: PendingItem, given: dict[str, Any]) -> TurnCommand | None:
+def _answer(item: PendingItem, response: dict[str, Any]) -> TurnCommand | None:
     """Return the command for a response of the client. One that was dismissed decides nothing."""
-    values = cast("dict[str, Any]", given.get("content") or {})
-    match given.get("action"), item:
+    values = cast("dict[str, Any]", response.get("content") or {})
+    match response.get("action"), item:
         case "accept", ApprovalRequest() if values.get("approve") is True:
             return item.approve()
         case "accept", ApprovalRequest():

@@ -157,7 +157,7 @@ class RunAgentInput(msgspec.Struct, rename="camel"):
 
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     """Add the route of AG-UI."""
-    service, routes, sent = routes.service, routes.under("", "agui"), _KnownMessages()
+    service, routes, messages = routes.service, routes.under("", "agui"), _KnownMessages()
 
     @routes.post(
         "/agui/{agent}",
@@ -176,12 +176,12 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     async def run_agent(request: Request, agent: str) -> Response:
         """A run of the AG-UI protocol, as server-sent events. If the client disconnects, the run
         is interrupted."""
-        if (found := agents.get(agent)) is None:
-            known = ", ".join(agents) or "none"
-            return refusal(404, "NotFound", f"There is no agent {agent[:100]!r}. It has: {known}.")
-        asked = await service.json(request, RunAgentInput, largest=None)
+        if (published := agents.get(agent)) is None:
+            names = ", ".join(agents) or "none"
+            return refusal(404, "NotFound", f"There is no agent {agent[:100]!r}. It has: {names}.")
+        body = await service.json(request, RunAgentInput, largest=None)
         service.check_open()
-        run = _AguiRun(service, service.caller(request).tenant, found, asked, sent)
+        run = _AguiRun(service, service.caller(request).tenant, published, body, messages)
         headers = {"x-accel-buffering": "no"}
         return StreamingResponse(run.events(), media_type="text/event-stream", headers=headers)
 
@@ -248,76 +248,76 @@ class _AguiRun:
     async def events(self) -> AsyncGenerator[bytes]:
         """Yield the run's server-sent events. Errors are events, too. When its last front end has
         gone, the run is interrupted."""
-        asked = self._asked
-        about = {"threadId": asked.thread_id, "runId": asked.run_id}
+        body = self._asked
+        about = {"threadId": body.thread_id, "runId": body.run_id}
         yield _encoded({"type": "RUN_STARTED", **about, "protocolVersion": "1.0"})
         try:
             beginning = self._service.change(self._begin, asyncio.get_running_loop())
-            begun = await undisturbed(beginning, _AguiTurn.leave)
+            turn = await undisturbed(beginning, _AguiTurn.leave)
             try:
-                run = AguiEvents(asked.thread_id, asked.run_id, asked.state, begun.fold)
-                if started := run.start(begun.snapshot):
+                run = AguiEvents(body.thread_id, body.run_id, body.state, turn.fold)
+                if started := run.start(turn.snapshot):
                     yield b"".join(map(_encoded, started))
-                async for items in begun.turn.batches():  # one write for each
-                    found = [_encoded(event) for item in items for event in run.feed(item)]
-                    if found or any(isinstance(item, Silence) for item in items):
-                        yield b"".join(found) or b": ping\n\n"
+                async for items in turn.turn.batches():  # one write for each
+                    frames = [_encoded(event) for item in items for event in run.feed(item)]
+                    if frames or any(isinstance(item, Silence) for item in items):
+                        yield b"".join(frames) or b": ping\n\n"
             finally:
-                await asyncio.shield(asyncio.ensure_future(begun.leave()))
+                await asyncio.shield(asyncio.ensure_future(turn.leave()))
         except HoldfastError as error:
             code = type(error).__name__
             yield _encoded({"type": "RUN_ERROR", "message": str(error), "code": code})
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> _AguiTurn:
         """Find or make the conversation, and begin the turn. Blocks."""
-        asked, host, tenant = self._asked, self._service.host, self._tenant
-        for id in (asked.thread_id, asked.run_id, *(one.id for one in asked.messages)):
+        body, host, tenant = self._asked, self._service.host, self._tenant
+        for id in (body.thread_id, body.run_id, *(one.id for one in body.messages)):
             if not 0 < len(id) <= _MAX_ID:
                 raise ConfigurationError(f"An id takes 1 to {_MAX_ID} characters.")
-        id = conversation_id("agui", self._agent.name, asked.thread_id)
-        turns = [at for at, one in enumerate(asked.messages) if one.role == "assistant"]
-        past = asked.messages[: turns[-1] + 1] if turns else []
-        new = [one for one in asked.messages[len(past) :] if one.role == "user"]
-        said = [(one.id, content_of(one.content)) for one in new]
-        chat = parse_request(_chat(self._agent.name, asked), self._agent)
+        id = conversation_id("agui", self._agent.name, body.thread_id)
+        turns = [at for at, one in enumerate(body.messages) if one.role == "assistant"]
+        past = body.messages[: turns[-1] + 1] if turns else []
+        new = [one for one in body.messages[len(past) :] if one.role == "user"]
+        messages = [(one.id, content_of(one.content)) for one in new]
+        chat = parse_request(_chat(self._agent.name, body), self._agent)
         session = self._door.begin(
             self._agent, id, tools=chat.offers, instructions=chat.instructions
         )
         folded = session.settled()
         if not folded.last_seq and past:  # only a new conversation reads the thread
-            chat = parse_request(_chat(self._agent.name, asked, past), self._agent)
+            chat = parse_request(_chat(self._agent.name, body, past), self._agent)
             host.chats.append(tenant, id, history_events(chat, self._agent.name))
             folded = session.fold()
-        known = self._known.ids(tenant, session, folded.last_seq)
-        commands = _commands(asked, folded, session.rest(folded).pending)
-        commands += [cmd.Send(content, id) for id, content in said if id not in known]
+        ids = self._known.ids(tenant, session, folded.last_seq)
+        commands = _commands(body, folded, session.rest(folded).pending)
+        commands += [cmd.Send(content, id) for id, content in messages if id not in ids]
         snapshot = None
         if folded.steps and (not turns or not commands):  # it is not at the end of the thread
             snapshot = thread(session.events())
             snapshot += [
                 {"id": one.id, "role": "user", "content": one.content}
                 for one in new
-                if one.id not in known
+                if one.id not in ids
             ]
         return _AguiTurn(session.attend(loop, folded.last_seq, *commands), folded, snapshot)
 
 
 def _commands(
-    asked: RunAgentInput, folded: Fold, pending: Sequence[PendingItem]
+    body: RunAgentInput, folded: Fold, pending: Sequence[PendingItem]
 ) -> list[TurnCommand]:
     """Return the commands that answer interrupts and bring the results of the front end's tools.
     Raises `ConfigurationError` for an interrupt that does not wait."""
     waiting = {interrupt_id(item): item for item in pending}
-    found: list[TurnCommand] = []
-    for entry in asked.resume or []:
+    commands: list[TurnCommand] = []
+    for entry in body.resume or []:
         item = waiting.pop(entry.interrupt_id, None)
         match item:
             case ApprovalRequest():
-                found.append(_decision(item, entry))
+                commands.append(_decision(item, entry))
             case QuestionRequest() if entry.status == "cancelled":
-                found.append(item.decline())
+                commands.append(item.decline())
             case QuestionRequest():
-                found.append(item.answer_loosely(entry.payload))
+                commands.append(item.answer_loosely(entry.payload))
             case _:
                 raise ConfigurationError(
                     f"resume: no interrupt {entry.interrupt_id[:100]!r} waits for an answer."
@@ -326,11 +326,11 @@ def _commands(
         own_id(one.tool_call_id): ToolResult.failure(one.error)
         if one.error
         else ToolResult(content_of(one.content))
-        for one in asked.messages
+        for one in body.messages
         if one.role == "tool" and wire_id(own_id(one.tool_call_id)) in waiting
     }
-    moves_on = results or any(one.role == "user" for one in asked.messages[-1:])
-    return [*found, *(result_commands(folded, results, RUNNER) if moves_on else [])]
+    moves_on = results or any(one.role == "user" for one in body.messages[-1:])
+    return [*commands, *(result_commands(folded, results, RUNNER) if moves_on else [])]
 
 
 def _decision(item: ApprovalRequest, entry: ResumeEntry) -> TurnCommand:
@@ -390,10 +390,10 @@ def _media(kind: str, source: AguiSource) -> Content:
     return FileContent(data, mime_type)
 
 
-def _chat(model: str, asked: RunAgentInput, past: Sequence[AguiMessage] = ()) -> ChatRequest:
+def _chat(model: str, body: RunAgentInput, past: Sequence[AguiMessage] = ()) -> ChatRequest:
     """Return the request in the form of Chat Completions, with its `past` messages alone."""
-    texts = [str(one.content) for one in asked.messages if one.role in ("system", "developer")]
-    texts += [f"{one.description}: {one.value}" for one in asked.context or []]
+    texts = [str(one.content) for one in body.messages if one.role in ("system", "developer")]
+    texts += [f"{one.description}: {one.value}" for one in body.context or []]
     messages = [ChatMessage("system", text) for text in texts]
     for one in past:
         if one.role in ("user", "tool"):
@@ -408,7 +408,7 @@ def _chat(model: str, asked: RunAgentInput, past: Sequence[AguiMessage] = ()) ->
             messages.append(ChatMessage("assistant", text, calls or None))
     tools = [
         ToolOffer("function", Function(one.name, one.description, one.parameters))
-        for one in asked.tools or []
+        for one in body.tools or []
     ]
     return ChatRequest(model, [*messages, ChatMessage("user", "-")], tools=tools)
 

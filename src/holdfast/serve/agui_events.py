@@ -53,13 +53,13 @@ class AguiEvents:
 
     def start(self, snapshot: list[Json] | None) -> list[Json]:
         """Return the state, and the thread's messages if the front end has lost them."""
-        found: list[Json] = []
+        events: list[Json] = []
         if self._state is not None:
             state = {**self._state, "plan": self._plan()}
-            found.append({"type": "STATE_SNAPSHOT", "snapshot": state})
+            events.append({"type": "STATE_SNAPSHOT", "snapshot": state})
         if snapshot is not None:
-            found.append({"type": "MESSAGES_SNAPSHOT", "messages": snapshot})
-        return found
+            events.append({"type": "MESSAGES_SNAPSHOT", "messages": snapshot})
+        return events
 
     def feed(self, item: TurnItem) -> list[Json]:
         """Return the events of an item."""
@@ -109,20 +109,20 @@ class AguiEvents:
         return f"{self._run_id}-{self._texts}"
 
     def _text(self, item: Delta | ev.AssistantReplied) -> list[Json]:
-        found: list[Json] = []
+        events: list[Json] = []
         for kind, pieces in self._pieces.items():
             text, begins = pieces.take(item)
             if not text:
                 continue
             if begins or self._open is None or self._open[0] != kind:
-                found += self._end()
+                events += self._end()
                 id = self._new_id()
                 self._open = kind, id
-                found += [{"type": type, "messageId": id, **more} for type, more in _BEGIN[kind]]
+                events += [{"type": type, "messageId": id, **more} for type, more in _BEGIN[kind]]
                 self._parent = id if kind == "text" else self._parent
             assert self._open is not None
-            found.append({"type": _CONTENT[kind], "messageId": self._open[1], "delta": text})
-        return found
+            events.append({"type": _CONTENT[kind], "messageId": self._open[1], "delta": text})
+        return events
 
     def _end(self) -> list[Json]:
         if self._open is None:
@@ -139,8 +139,8 @@ class AguiEvents:
                 message = _ENDS[rest.reason] if error is None else error.message
                 return {"type": "RUN_ERROR", "message": message, "code": code}
             case "approval" | "question":
-                asked = [one for one in rest.pending if not isinstance(one, ClientCallRequest)]
-                outcome = {"type": "interrupt", "interrupts": [*map(_interrupt, asked)]}
+                questions = [one for one in rest.pending if not isinstance(one, ClientCallRequest)]
+                outcome = {"type": "interrupt", "interrupts": [*map(_interrupt, questions)]}
             case "paused":
                 outcome = {"type": "cancelled"}
             case _:
@@ -152,14 +152,14 @@ class AguiEvents:
                 outcome = {"type": "success"}
                 if pending:
                     outcome["pendingToolCallIds"] = pending
-        found: Json = {"type": "RUN_FINISHED", **self._about, "outcome": outcome}
+        event: Json = {"type": "RUN_FINISHED", **self._about, "outcome": outcome}
         if rest.output is not None and rest.reason == "finished":
-            found["result"] = rest.output
+            event["result"] = rest.output
         usage = self._usage
         if usage != Usage():
             tokens = {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}
-            found["usage"] = [{"model": self._model, **tokens}]
-        return found
+            event["usage"] = [{"model": self._model, **tokens}]
+        return event
 
 
 def interrupt_id(item: PendingItem) -> str:
@@ -177,32 +177,32 @@ def tool_call(id: str, name: str, arguments: str, parent: str) -> list[Json]:
     """Return the events of a call that is known whole."""
     about = {"toolCallId": id}
     begin = {"toolCallName": name, "parentMessageId": parent}
-    found: list[Json] = [{"type": "TOOL_CALL_START", **about, **begin}]
+    events: list[Json] = [{"type": "TOOL_CALL_START", **about, **begin}]
     if arguments:
-        found.append({"type": "TOOL_CALL_ARGS", **about, "delta": arguments})
-    return [*found, {"type": "TOOL_CALL_END", **about}]
+        events.append({"type": "TOOL_CALL_ARGS", **about, "delta": arguments})
+    return [*events, {"type": "TOOL_CALL_END", **about}]
 
 
 def thread(events: Sequence[ev.AnyEvent]) -> list[Json]:
     """Return the messages of a conversation, as a front end has them."""
-    found: list[Json] = []
+    messages: list[Json] = []
     for event in events:
         match event:
             case ev.MessageAdded(sender="user"):
-                found.append({"id": event.id, "role": "user", "content": event.text})
+                messages.append({"id": event.id, "role": "user", "content": event.text})
             case ev.AssistantReplied():
                 if event.reasoning:
                     about = {"id": f"{event.id}-reasoning", "role": "reasoning"}
-                    found.append({**about, "content": event.reasoning})
-                found.append(_message(event, event.text))
+                    messages.append({**about, "content": event.reasoning})
+                messages.append(_message(event, event.text))
             case ev.CodeCallsMade():
-                found.append(_message(event, ""))
+                messages.append(_message(event, ""))
             case ev.ToolCallFinished():
                 about = {"id": event.id, "role": "tool", "toolCallId": wire_id(event.call_id)}
-                found.append({**about, "content": text_of(event.result.content)})
+                messages.append({**about, "content": text_of(event.result.content)})
             case _:
                 pass
-    return found
+    return messages
 
 
 def _message(event: ev.AssistantReplied | ev.CodeCallsMade, text: str) -> Json:
@@ -219,22 +219,22 @@ def _message(event: ev.AssistantReplied | ev.CodeCallsMade, text: str) -> Json:
 
 
 def _interrupt(item: ApprovalRequest | QuestionRequest) -> Json:
-    found: Json = {"id": interrupt_id(item)}
+    interrupt: Json = {"id": interrupt_id(item)}
     match item:
         case ApprovalRequest(call=call):
-            found |= {"reason": "approval", "message": item.reason}
+            interrupt |= {"reason": "approval", "message": item.reason}
             about = {"toolCallName": call.name, "arguments": call.arguments, "risk": item.risk}
             if not item.conversation:  # else the call is not in this thread
-                found["toolCallId"] = wire_id(call.id)
-            return found | {"responseSchema": _APPROVAL, "metadata": about}
+                interrupt["toolCallId"] = wire_id(call.id)
+            return interrupt | {"responseSchema": _APPROVAL, "metadata": about}
         case QuestionRequest(question=question):
-            found |= {"reason": "question", "message": question.message}
-            found["metadata"] = {"asker": question.asker}
+            interrupt |= {"reason": "question", "message": question.message}
+            interrupt["metadata"] = {"asker": question.asker}
             if not item.conversation:
-                found["toolCallId"] = wire_id(item.call_id)
+                interrupt["toolCallId"] = wire_id(item.call_id)
             if question.url:
-                found["metadata"]["url"] = question.url
-            return found | {"responseSchema": question.schema or {"type": "boolean"}}
+                interrupt["metadata"]["url"] = question.url
+            return interrupt | {"responseSchema": question.schema or {"type": "boolean"}}
 
 
 _CONTENT = {"text": "TEXT_MESSAGE_CONTENT", "reasoning": "REASONING_MESSAGE_CONTENT"}

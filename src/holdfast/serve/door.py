@@ -105,8 +105,8 @@ class LocalSession:
         """Return all that the conversation waits for, and what those ask that it has spawned."""
         journal, awaits = self._hosting.journal, self._hosting.questions.awaits
         with journal.changed:
-            found = pending_items(journal.fold, awaits)
-        return (*found, *asked_below(self._hosting))
+            items = pending_items(journal.fold, awaits)
+        return (*items, *asked_below(self._hosting))
 
     def rest(self) -> Rest:
         """Return where the conversation is now; the reason is `ended` while it has work."""
@@ -263,14 +263,14 @@ class LocalDoor:
             if id is not None and id in self._open:
                 return self._open[id]
             transients = _Transients()
-            given = {**self._options, **options}
+            settings = {**self._options, **options}
             conversation = Conversation(
                 agent or self.agent,
                 self.store,
                 id,
                 on_delta=transients.delta,
                 on_progress=transients.progress,
-                **given,
+                **settings,
             )
             if tags and not conversation.state.last_seq:
                 conversation.tag(*tags)

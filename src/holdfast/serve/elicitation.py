@@ -58,26 +58,26 @@ class McpQuestions:
         text, form = f"{message} {url}".strip(), schema or _YES
         answer = self._answer = Future()
         self.declined = False
-        sent: Future[Any] | None = None
+        request: Future[Any] | None = None
         if self._modern:
             self._loop.call_soon_threadsafe(self.asked.set_result, form_request(text, form))
         else:
             session, id = self._context.session, self._context.request_id
             work = session.elicit_form(text, form, related_request_id=id)
-            sent = asyncio.run_coroutine_threadsafe(work, self._loop)
-            sent.add_done_callback(partial(_pass_on, answer))
+            request = asyncio.run_coroutine_threadsafe(work, self._loop)
+            request.add_done_callback(partial(_pass_on, answer))
         with contextlib.ExitStack() as stack:
             for flag in flags:
                 stack.callback(flag.add_callback(answer.cancel))
             try:
-                found = answer.result(min(timeout or _MAX_SECONDS, _MAX_SECONDS))
+                reply = answer.result(min(timeout or _MAX_SECONDS, _MAX_SECONDS))
             except (CancelledError, FutureTimeout):
-                if sent is not None:
-                    sent.cancel()
+                if request is not None:
+                    request.cancel()
                 return None
             except Exception as error:
                 raise ToolError(f"The user could not be asked: {error}") from error
-        action, content = found
+        action, content = reply
         self.declined = action == "decline"
         return dict(content or {}) if action == "accept" else None
 
@@ -94,11 +94,11 @@ def form_request(text: str, schema: dict[str, Any] | None) -> dict[str, Any]:
     return {"method": "elicitation/create", "params": params}
 
 
-def _pass_on(answer: Future[Any], sent: Future[Any]) -> None:
+def _pass_on(answer: Future[Any], request: Future[Any]) -> None:
     with contextlib.suppress(Exception):  # the answer was cancelled meanwhile
-        if sent.cancelled():
+        if request.cancelled():
             answer.cancel()
-        elif (error := sent.exception()) is not None:
+        elif (error := request.exception()) is not None:
             answer.set_exception(error)
         else:
-            answer.set_result((sent.result().action, sent.result().content))
+            answer.set_result((request.result().action, request.result().content))

@@ -90,10 +90,10 @@ class ResponseTurn:
                 self._calls |= {call.id: call for call in item.calls}
                 if self._structured:
                     return []
-                found = [*self._text("reasoning", item), *self._text("message", item)]
+                events = [*self._text("reasoning", item), *self._text("message", item)]
                 if self._open is None and (item.refusal or item.citations):
-                    found += self._begin("message")
-                return [*found, *self._end(item)]
+                    events += self._begin("message")
+                return [*events, *self._end(item)]
             case ev.CodeCallsMade():
                 self._last = item
                 self._calls |= {call.id: call for call in item.calls}
@@ -169,22 +169,22 @@ class ResponseTurn:
         ]
 
     def _begin(self, kind: str) -> list[Json]:
-        found = self._end()
+        events = self._end()
         item: Json = {"id": "", "type": kind, "status": "in_progress", **_EMPTY[kind]()}
         item["id"] = f"{_PREFIXES[kind]}_{self.id.removeprefix('resp_')}_{len(self.output)}"
         self._open = index, _ = self._add(item)
         part = _part(kind, "")
-        found.append(self._event("response.output_item.added", output_index=index, item={**item}))
+        events.append(self._event("response.output_item.added", output_index=index, item={**item}))
         where = {**self._about(index, item), _INDEXES[kind]: 0}
-        return [*found, self._event(f"response.{_PARTS[kind]}.added", **where, part=part)]
+        return [*events, self._event(f"response.{_PARTS[kind]}.added", **where, part=part)]
 
     def _text(self, kind: str, item: Delta | ev.AssistantReplied) -> list[Json]:
         text, begins = self._pieces[kind].take(item)
         if not text:
             return []
-        found: list[Json] = []
+        events: list[Json] = []
         if begins or self._open is None or self._open[1]["type"] != kind:
-            found = self._begin(kind)
+            events = self._begin(kind)
         assert self._open is not None
         index, open = self._open
         (part,) = open[_LISTS[kind]] or [_part(kind, "")]
@@ -192,7 +192,7 @@ class ResponseTurn:
         where = {**self._about(index, open), _INDEXES[kind]: 0}
         more: Json = {"logprobs": []} if kind == "message" else {}
         name = f"response.{_TEXTS[kind]}.delta"
-        return [*found, self._event(name, len(text), delta=text, **where, **more)]
+        return [*events, self._event(name, len(text), delta=text, **where, **more)]
 
     def _end(self, answer: ev.AssistantReplied | None = None) -> list[Json]:
         """End the message or reasoning that streams."""
@@ -206,14 +206,14 @@ class ResponseTurn:
         item[_LISTS[kind]], item["status"] = [part], "completed"
         where = {**self._about(index, item), _INDEXES[kind]: 0}
         more: Json = {"logprobs": []} if kind == "message" else {}
-        found = [
+        events = [
             self._event(f"response.{_TEXTS[kind]}.done", **where, text=part["text"], **more),
             self._event(f"response.{_PARTS[kind]}.done", **where, part=part),
         ]
         if kind == "message" and answer is not None and answer.refusal:
             refused = {"type": "refusal", "refusal": answer.refusal}
             item["content"] = [*([part] if part["text"] else []), refused]
-        return [*found, self._event("response.output_item.done", output_index=index, item=item)]
+        return [*events, self._event("response.output_item.done", output_index=index, item=item)]
 
     def _begin_call(self, call: ToolCall) -> list[Json]:
         if call.id in self._running:
@@ -252,32 +252,32 @@ class ResponseTurn:
             }
         else:
             item["output"] = text
-        found = [
+        events = [
             self._event(f"response.mcp_call.{ends}", **self._about(index, item)),
             self._event("response.output_item.done", output_index=index, item={**item}),
         ]
         if self._structured and is_output(call.name, result):
             text = msgspec.json.encode(result.structured_content).decode()
-            found += [*self._text("message", Delta("text", text)), *self._end()]
-        return found
+            events += [*self._text("message", Delta("text", text)), *self._end()]
+        return events
 
     def _finish(self, rest: Rest) -> list[Json]:
-        found = self._end()
+        events = self._end()
         if rest.reason == "ended":
             text = "The server shuts down, or the conversation was removed. Retrieve the response."
-            return [*found, self._event("error", code="server_error", message=text, param=None)]
+            return [*events, self._event("error", code="server_error", message=text, param=None)]
         for item in rest.pending if rest.reason != "paused" else ():
             name = item_name(item)
             match item:
                 case ClientCallRequest(call=call):
-                    found += self._function(name, call.name, call.raw_arguments)
+                    events += self._function(name, call.name, call.raw_arguments)
                 case QuestionRequest(question=question):
-                    asked = {"question": question.message, "schema": question.schema}
-                    asked |= {"url": question.url} if question.url else {}
-                    arguments = msgspec.json.encode(asked).decode()
-                    found += self._function(name, ASK, arguments)
+                    question_form = {"question": question.message, "schema": question.schema}
+                    question_form |= {"url": question.url} if question.url else {}
+                    arguments = msgspec.json.encode(question_form).decode()
+                    events += self._function(name, ASK, arguments)
                 case ApprovalRequest(call=call):
-                    found += self._added(
+                    events += self._added(
                         {
                             "id": f"mcpr_{name}",
                             "type": "mcp_approval_request",
@@ -289,7 +289,7 @@ class ResponseTurn:
         self.rest, ends = rest, _STATUSES.get(rest.reason, "completed")
         self.status = "incomplete" if ends == "completed" and self._cut else ends
         name = "incomplete" if self.status == "cancelled" else self.status
-        return [*found, self._event(f"response.{name}", response=self.resource())]
+        return [*events, self._event(f"response.{name}", response=self.resource())]
 
     def _function(self, id: str, name: str, arguments: str) -> list[Json]:
         item: Json = {"id": f"fc_{id}", "type": "function_call", "status": "in_progress"}

@@ -76,19 +76,19 @@ class ReceivedInput(msgspec.Struct):
 
 def read_input(request: ResponseRequest) -> ReceivedInput:
     """Return a request's input. Raises `ConfigurationError` that names the invalid item."""
-    found = ReceivedInput()
+    result = ReceivedInput()
     if isinstance(request.input, str):
-        found.messages.append(ChatMessage("user", request.input))
-        return found
+        result.messages.append(ChatMessage("user", request.input))
+        return result
     for index, item in enumerate(request.input):
         where = f"input[{index}]"
         match item.get("type", "message"):
             case "message":
                 role, content = item.get("role"), _parts(item.get("content"), where)
                 if role in ("system", "developer"):
-                    found.system.append("\n".join(part.get("text", "") for part in content))
+                    result.system.append("\n".join(part.get("text", "") for part in content))
                 elif role in ("user", "assistant"):
-                    found.messages.append(ChatMessage(cast("str", role), content))
+                    result.messages.append(ChatMessage(cast("str", role), content))
                 else:
                     raise ConfigurationError(
                         f"{where}: role takes user, assistant, system or developer, not"
@@ -97,19 +97,19 @@ def read_input(request: ResponseRequest) -> ReceivedInput:
             case "function_call":
                 call = CalledFunction(_text(item, "name", where), _text(item, "arguments", where))
                 wire = ClientToolCall(_text(item, "call_id", where), call)
-                last = found.messages[-1] if found.messages else None
+                last = result.messages[-1] if result.messages else None
                 if last is not None and last.role == "assistant":
                     last.tool_calls = [*(last.tool_calls or []), wire]
                 else:
-                    found.messages.append(ChatMessage("assistant", None, [wire]))
+                    result.messages.append(ChatMessage("assistant", None, [wire]))
             case "function_call_output":
                 output, id = item.get("output"), _text(item, "call_id", where)
                 content = output if isinstance(output, str) else _parts(output, where)
-                found.messages.append(ChatMessage("tool", content, tool_call_id=id))
+                result.messages.append(ChatMessage("tool", content, tool_call_id=id))
             case "mcp_approval_response":
                 id = _text(item, "approval_request_id", where)
                 decision = item.get("approve") is True, str(item.get("reason") or "")
-                found.approvals[id] = decision
+                result.approvals[id] = decision
             case "reasoning" | "mcp_call" | "mcp_approval_request" | "mcp_list_tools":
                 pass  # the agent's own work: of an answer that the client sends back
             case other:
@@ -117,7 +117,7 @@ def read_input(request: ResponseRequest) -> ReceivedInput:
                     f"{where}: type takes message, function_call, function_call_output, reasoning"
                     f" or mcp_approval_response, not {str(other)[:50]!r}."
                 )
-    return found
+    return result
 
 
 def _text(item: Json, name: str, where: str) -> str:
@@ -133,23 +133,23 @@ def _parts(content: Any, where: str) -> list[Json]:
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
         raise ConfigurationError(f"{where}: content takes a text or a list of parts.")
-    found: list[Json] = []
+    parts: list[Json] = []
     for part in cast("list[Any]", content):
         match part:
             case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
-                found.append({"type": "text", "text": text})
+                parts.append({"type": "text", "text": text})
             case {"type": "input_image", "image_url": str(url)}:
-                found.append({"type": "image_url", "image_url": url})
+                parts.append({"type": "image_url", "image_url": url})
             case {"type": "input_file"}:
-                found.append({"type": "file", "file": part})
+                parts.append({"type": "file", "file": part})
             case {"type": "refusal" | "input_audio"}:
-                found.append(cast("Json", part))
+                parts.append(cast("Json", part))
             case _:
                 raise ConfigurationError(
                     f"{where}: content takes parts of the types input_text, input_image,"
                     " input_file, input_audio, output_text and refusal."
                 )
-    return found
+    return parts
 
 
 def as_chat(request: ResponseRequest, read: ReceivedInput, system: Sequence[str]) -> ChatRequest:
@@ -181,31 +181,31 @@ def turn_commands(
     pending: Sequence[PendingItem],
     read: ReceivedInput,
     results: Mapping[str, ToolResult],
-    said: Sequence[tuple[Content, ...]],
+    contents: Sequence[tuple[Content, ...]],
 ) -> list[TurnCommand]:
     """Return the commands of a request that continues a conversation, which waits for `pending`.
     Raises `ConfigurationError`
     for an answer to nothing that waits."""
-    found: list[TurnCommand] = []
-    named, decisions = dict(results), dict(read.approvals)
+    commands: list[TurnCommand] = []
+    by_name, decisions = dict(results), dict(read.approvals)
     for item in pending:
         name = item_name(item)
         match item:
             case ApprovalRequest() if f"mcpr_{name}" in decisions:
                 yes, reason = decisions.pop(f"mcpr_{name}")
-                found.append(item.approve() if yes else item.reject(reason))
-            case QuestionRequest() if f"call_{name}" in named:
-                found.append(item.answer_loosely(_value(named.pop(f"call_{name}"))))
+                commands.append(item.approve() if yes else item.reject(reason))
+            case QuestionRequest() if f"call_{name}" in by_name:
+                commands.append(item.answer_loosely(_value(by_name.pop(f"call_{name}"))))
             case _:
                 pass
-    given = {own_id(id): result for id, result in named.items()}
+    by_call = {own_id(id): result for id, result in by_name.items()}
     waiting = {item.call.id for item in pending if isinstance(item, ClientCallRequest)}
-    if unknown := [*decisions, *(id for id in named if own_id(id) not in waiting)]:
+    if unknown := [*decisions, *(id for id in by_name if own_id(id) not in waiting)]:
         raise ConfigurationError(
             f"input: no call waits for the answer to {unknown[0][:100]!r}: it was answered before,"
             " or belongs to another response."
         )
-    return [*found, *result_commands(fold, given, RUNNER), *map(cmd.Send, said)]
+    return [*commands, *result_commands(fold, by_call, RUNNER), *map(cmd.Send, contents)]
 
 
 def _value(result: ToolResult) -> object:
@@ -220,20 +220,20 @@ def _value(result: ToolResult) -> object:
 def input_items(events: Sequence[ev.AnyEvent], begin: Mapping[str, ToolCall]) -> list[Json]:
     """Return the input items of a response: the user's messages and the results of a client's
     calls, which are in `begin`."""
-    found: list[Json] = []
+    items: list[Json] = []
     for event in events:
         match event:
             case ev.MessageAdded(sender="user"):
                 parts = [_input_part(block) for block in event.content]
                 item = {"type": "message", "role": "user", "status": "completed", "content": parts}
-                found.append({"id": f"msg_{event.seq}", **item})
+                items.append({"id": f"msg_{event.seq}", **item})
             case ev.ToolCallFinished() if event.call_id in begin:
                 item = {"type": "function_call_output", "status": "completed"}
                 item |= {"call_id": wire_id(event.call_id), "output": text_of(event.result.content)}
-                found.append({"id": f"fco_{event.seq}", **item})
+                items.append({"id": f"fco_{event.seq}", **item})
             case _:
                 pass
-    return found
+    return items
 
 
 def _input_part(block: Content) -> Json:

@@ -65,23 +65,23 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     async def create_response(request: Request) -> Response:
         """Like OpenAI's Responses API, plain, streamed or in the background. The agent's tools run
         on the server. Functions of the request belong to the client."""
-        asked = await service.json(request, ResponseRequest, largest=None)
-        if (agent := agents.get(asked.model)) is None:
-            return unknown_model(asked.model, agents)
+        body = await service.json(request, ResponseRequest, largest=None)
+        if (agent := agents.get(body.model)) is None:
+            return unknown_model(body.model, agents)
         responses = _Responses(service, service.caller(request).tenant)
         try:
             service.check_open()
             loop = asyncio.get_running_loop()
-            beginning = service.change(responses.begin, agent, asked, loop)
+            beginning = service.change(responses.begin, agent, body, loop)
             running = await undisturbed(beginning, RunningResponse.leave)
-            if asked.background and not asked.stream:
+            if body.background and not body.stream:
                 await running.leave()
                 return answer(running.turn.resource())
         except (RequestRefused, asyncio.CancelledError):
             raise
         except Exception as error:
             return failed_response(error)
-        if asked.stream:
+        if body.stream:
             return TurnStream(running.events(), running.leave)
         return await running.whole(request)
 
@@ -145,14 +145,14 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         """The user's messages and the results of the client's functions."""
         responses = _Responses(service, service.caller(request).tenant)
         try:
-            found = await service.read(responses.input_items, response_id)
+            items = await service.read(responses.input_items, response_id)
         except Exception as error:
             return failed_response(error)
-        found = found if order == "asc" else found[::-1]
-        ids = [item["id"] for item in found]
+        items = items if order == "asc" else items[::-1]
+        ids = [item["id"] for item in items]
         begin = ids.index(after) + 1 if after in ids else 0
-        page = found[begin : begin + max(1, min(limit, 100))]
-        more = begin + len(page) < len(found)
+        page = items[begin : begin + max(1, min(limit, 100))]
+        more = begin + len(page) < len(items)
         first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
         about = {"object": "list", "first_id": first, "last_id": last, "has_more": more}
         return answer({**about, "data": page})
@@ -203,8 +203,8 @@ class RunningResponse(NamedTuple):
         async with aclosing(self.items()) as items:
             async for item in items:
                 events = after(self.turn.feed(item), number)
-                if found := b"".join(map(_encoded, events)):  # one write per item
-                    yield found
+                if frames := b"".join(map(_encoded, events)):  # one write per item
+                    yield frames
                 if isinstance(item, Silence):
                     yield b": ping\n\n"
         yield b"data: [DONE]\n\n"
@@ -227,29 +227,29 @@ class _Responses:
     # --- new ones ---
 
     def begin(
-        self, agent: Published, asked: ResponseRequest, loop: asyncio.AbstractEventLoop
+        self, agent: Published, body: ResponseRequest, loop: asyncio.AbstractEventLoop
     ) -> RunningResponse:
         """Find or make the conversation of a request, and begin its turn."""
-        if asked.conversation is not None:
+        if body.conversation is not None:
             raise ConfigurationError(
                 "conversation is not supported: continue with previous_response_id."
             )
-        if asked.background and asked.store is False:
+        if body.background and body.store is False:
             raise ConfigurationError("background takes store: the response is retrieved later.")
-        read = read_input(asked)
-        row = None if asked.previous_response_id is None else self._row(asked.previous_response_id)
+        read = read_input(body)
+        row = None if body.previous_response_id is None else self._row(body.previous_response_id)
         system = read.system if row is None else [*_STORED.decode(row.request).system, *read.system]
         decides = not read.messages and bool(read.approvals)
         if decides:  # a request without a message
             read.messages.append(ChatMessage("user", "-"))
-        chat = parse_request(as_chat(asked, read, system), agent)
-        said = [] if decides else chat.said
+        chat = parse_request(as_chat(body, read, system), agent)
+        contents = [] if decides else chat.said
         if row is None:
             events = history_events(chat, agent.name)
             session = self._door.begin(agent, tools=chat.offers, instructions=chat.instructions)
             if events:
                 self._host.chats.append(self._tenant, session.id, events)
-            commands: list[TurnCommand] = [cmd.Send(content) for content in said]
+            commands: list[TurnCommand] = [cmd.Send(content) for content in contents]
             folded = session.fold()
             commands = commands or [cmd.Resume()]
         else:
@@ -261,10 +261,10 @@ class _Responses:
             rest = session.rest(folded)
             if not rests(folded) and not rest.pending:
                 raise Conflict(
-                    f"The response {asked.previous_response_id!r} is in progress. Wait for its"
+                    f"The response {body.previous_response_id!r} is in progress. Wait for its"
                     " end, or cancel it."
                 )
-            commands = turn_commands(folded, rest.pending, read, chat.results, said)
+            commands = turn_commands(folded, rest.pending, read, chat.results, contents)
             if folded.status is not RUNNING:  # else a call waits for an answer
                 self._door.begin(
                     agent, session.id, tools=chat.offers, instructions=chat.instructions
@@ -273,25 +273,25 @@ class _Responses:
         stored = StoredRequest(
             agent.name,
             int(time.time()),
-            asked.instructions,
-            asked.previous_response_id,
+            body.instructions,
+            body.previous_response_id,
             system,
             [
                 {"description": None, "parameters": None, "strict": None, **tool}
-                for tool in asked.tools or []
+                for tool in body.tools or []
             ],
-            "auto" if asked.tool_choice is None else asked.tool_choice,
-            asked.parallel_tool_calls is not False,
-            bool(asked.background),
-            asked.store is not False,
-            asked.metadata or {},
+            "auto" if body.tool_choice is None else body.tool_choice,
+            body.parallel_tool_calls is not False,
+            bool(body.background),
+            body.store is not False,
+            body.metadata or {},
             agent.form.mapping.get("output_type") is not None,
         )
         id = f"resp_{os.urandom(16).hex()}"
         new = ResponseRow(session.id, folded.last_seq, msgspec.json.encode(stored))
         if stored.store and not self._rows.add_response(self._tenant, id, new):
             raise Conflict(
-                f"Another request continues the response {asked.previous_response_id!r} right now."
+                f"Another request continues the response {body.previous_response_id!r} right now."
             )
         open = {call_id: item.effective for call_id, item in folded.open.items()}
         turn = ResponseTurn(id, stored, open)
@@ -299,7 +299,7 @@ class _Responses:
         begin = session.follow if stored.background else session.attend
         try:
             commands = commands or [cmd.Resume()]
-            reader = begin(loop, folded.last_seq, *commands, deltas=bool(asked.stream))
+            reader = begin(loop, folded.last_seq, *commands, deltas=bool(body.stream))
         except BaseException:
             self._rows.remove_response(self._tenant, id)
             raise
@@ -385,8 +385,8 @@ class _Responses:
             if isinstance(event, ev.ToolCallStarted | ev.ToolCallFinished)
         }
         begin = min((seq for seq in answers if 0 < seq <= row.seq), default=row.seq + 1)
-        found: dict[str, ToolCall] = {}
+        calls: dict[str, ToolCall] = {}
         for event in self._events(row, row.seq, begin - 1) if begin <= row.seq else ():
             if isinstance(event, ev.AssistantReplied | ev.CodeCallsMade):
-                found |= {call.id: call for call in event.calls}
-        return found
+                calls |= {call.id: call for call in event.calls}
+        return calls

@@ -202,9 +202,9 @@ class ToolServer:
         return cast("Any", self._definitions(_is_modern(context)))
 
     def _definitions(self, modern: bool) -> dict[str, Any]:
-        known = self._manager.definitions()  # the same object until the tools change
-        if self._definitions_cache[0] is not known:
-            self._definitions_cache = (known, {})
+        definitions = self._manager.definitions()  # the same object until the tools change
+        if self._definitions_cache[0] is not definitions:
+            self._definitions_cache = (definitions, {})
         lists = self._definitions_cache[1]
         if modern not in lists:
             # No caching: the next request must see the tools that `find_tools` added. Other
@@ -325,20 +325,20 @@ class ToolServer:
         self, call: _LiveCall, name: str, context: ServerRequestContext[Any]
     ) -> dict[str, Any]:
         """Return the result of a call, or its question to the user of a modern client."""
-        done, modern, asked = call.done, _is_modern(context), call.questions.asked
+        done, modern, questions = call.done, _is_modern(context), call.questions.asked
         sending = None
         if call.progress is not None:
             sending = asyncio.create_task(
                 call.progress.send_until(done, context.session.report_progress)
             )
         try:
-            await asyncio.wait({done, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({done, questions}, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
                 state = secrets.token_hex(16)
                 self._asking[state] = call
-                requests = {"answer": asked.result()}
-                shown = {"inputRequests": requests, "requestState": state}
-                return {"resultType": "input_required", **shown}
+                requests = {"answer": questions.result()}
+                question = {"inputRequests": requests, "requestState": state}
+                return {"resultType": "input_required", **question}
             if sending is not None:
                 await sending
         except BaseException:
