@@ -39,11 +39,11 @@ class AgentChanges(ObjectStruct):
         answer, also during a run."""
         tools, modules = request.tools, request.tool_module_qualnames
         with self._changing(tenant, id) as (record, live):
-            kept = self._agents.stored_parts(record)
-            form = forms.with_tools(kept.form, [tool.name for tool in tools])
+            stored_parts = self._agents.stored_parts(record)
+            form = forms.with_tools(stored_parts.form, [tool.name for tool in tools])
             options = replace(record.options, modules=modules, client_tools=request.client_tools)
-            wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
-            return self._replaced(live, record, wanted, live.set_tools)
+            parts = self._agents.requested_parts(tenant, form, stored_parts.secrets, tools, options)
+            return self._replaced(live, record, parts, live.set_tools)
 
     def use(self, tenant: str, id: str, request: shapes.AgentRequest) -> shapes.CreatedConversation:
         """Replace the conversation's agent from its next step on. It gets the secrets of the
@@ -51,21 +51,21 @@ class AgentChanges(ObjectStruct):
         conversation's own secrets stay."""
         options = {"modules": request.tool_module_qualnames, "client_tools": request.client_tools}
         with self._changing(tenant, id) as (record, live):
-            kept = forms.conversation_secrets(self._agents.stored_parts(record).secrets)
-            wanted = self._agents.requested_parts(
+            own_secrets = forms.conversation_secrets(self._agents.stored_parts(record).secrets)
+            parts = self._agents.requested_parts(
                 tenant,
                 request.agent,
                 forms.agent_secrets(request.secrets),
                 request.tools,
                 replace(record.options, **options),
             )
-            wanted = wanted._replace(secrets={**wanted.secrets, **kept})
-            if not record.workspace and self._agents.needs_runtime(wanted):
+            parts = parts._replace(secrets={**parts.secrets, **own_secrets})
+            if not record.workspace and self._agents.needs_runtime(parts):
                 raise errors.ConfigurationError(
                     "The agent has tools that need a workspace, and this conversation has none."
                     " Fork the conversation with a workspace."
                 )
-            created = self._replaced(live, record, wanted, live.use)
+            created = self._replaced(live, record, parts, live.use)
         self._scheduler.wake(record.store_id)
         return created
 
@@ -75,10 +75,10 @@ class AgentChanges(ObjectStruct):
         """Replace the secrets that the conversation's commands and tools may use, from its next
         call on."""
         own = {
-            name: Secret(given)
-            if isinstance(given, str)
-            else Secret(given.value, given.description)
-            for name, given in request.secrets.items()
+            name: Secret(secret)
+            if isinstance(secret, str)
+            else Secret(secret.value, secret.description)
+            for name, secret in request.secrets.items()
         }
         Secrets(own)  # checks names and values
         with self._changing(tenant, id) as (record, live):
@@ -99,11 +99,11 @@ class AgentChanges(ObjectStruct):
         self,
         live: OpenConversation,
         record: ConversationRecord,
-        wanted: AgentParts,
+        parts: AgentParts,
         change: Callable[[ConversationRecord, BuiltAgent], None],
     ) -> shapes.CreatedConversation:
         """Store the parts of an agent, and `change` the open conversation accordingly."""
-        record, built = self._agents.replace(record, wanted)
+        record, built = self._agents.replace(record, parts)
         change(record, built)
         with live.run_lock:
             live.record = replace(record, driven=live.record.driven)

@@ -99,16 +99,16 @@ class BuiltAgent(NamedTuple):
 
 
 def build_agent(
-    wanted: AgentParts, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
+    parts: AgentParts, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
 ) -> BuiltAgent:
     """Return the agent of a conversation. Imports modules, so do not call it on an event loop.
     Raises `ConfigurationError` if a key is missing or a part cannot be built."""
-    form, known = wanted.form, dict(variables)
-    if wanted.tenant != DEFAULT:
-        form, known = forms.own_variables(form, variables)
+    form, known_values = parts.form, dict(variables)
+    if parts.tenant != DEFAULT:
+        form, known_values = forms.own_variables(form, variables)
     builtins = {tool.name: tool for tool in runtime_tools}
     learned = resolve_tools(
-        wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools
+        parts.tools, parts.options.modules, builtins, policy, parts.options.client_tools
     )
     tools: dict[str, Tool] = {}
     standings: list[ToolStanding] = []
@@ -121,25 +121,25 @@ def build_agent(
                 f"agent.tools.builtin: {name!r} is neither declared in `tools` nor a builtin tool"
                 " of this server."
             )
-        standing = learned.standings.get(name) or ToolStanding(name, "server", RUNTIME)
-        if name in theirs and standing.executor == "client":
+        tool_standing = learned.standings.get(name) or ToolStanding(name, "server", RUNTIME)
+        if name in theirs and tool_standing.executor == "client":
             raise ConfigurationError(
                 f"agent: {name!r}, a tool of a delegate or handoff, exists only in the client's"
                 " process. Calls of delegates and handoffs run on the server. Declare the tool in"
                 " a module that the server may import."
             )
         tools[name] = tool
-        standings.append(standing)
+        standings.append(tool_standing)
     import_parts(form, policy)
-    variables = {**known, **forms.agent_secrets(wanted.secrets)}
+    variables = {**known_values, **forms.agent_secrets(parts.secrets)}
     agent = Agent.from_json(msgspec.json.encode(form), variables=variables, builtins=tools)
-    own = forms.own_secrets(wanted.secrets)
-    masked = forms.masked_secrets(wanted.secrets)
+    own = forms.own_secrets(parts.secrets)
+    masked = forms.masked_secrets(parts.secrets)
     secrets = Secrets(own)
     for name, value in masked:
         secrets.mask_from_now_on(name, value)
     any_secrets = secrets if own or masked else None
-    return BuiltAgent(agent, tools, standings, learned.warnings, any_secrets, wanted)
+    return BuiltAgent(agent, tools, standings, learned.warnings, any_secrets, parts)
 
 
 _MOST_FRESH = 32  # agents that are kept for conversations which are not open yet
@@ -300,94 +300,92 @@ class Agents(ObjectStruct):
         return msgspec.json.decode(self.records.load(record)[2], type=ToolRecord)
 
     def new_record(
-        self, id: str, wanted: AgentParts, built: BuiltAgent, workspace: str, own: bool
+        self, id: str, parts: AgentParts, built: BuiltAgent, workspace: str, own: bool
     ) -> NewRecord:
-        about = store_id(wanted.tenant, id)
+        about = store_id(parts.tenant, id)
         return NewRecord(
-            tenant=wanted.tenant,
+            tenant=parts.tenant,
             id=id,
-            agent=encode(wanted.form),
-            tools=encode(_tool_record(wanted, built)),
-            options=wanted.options,
-            secrets=self.records.seal.seal(encode(wanted.secrets), about)
-            if wanted.secrets
-            else None,
+            agent=encode(parts.form),
+            tools=encode(_tool_record(parts, built)),
+            options=parts.options,
+            secrets=self.records.seal.seal(encode(parts.secrets), about) if parts.secrets else None,
             workspace=workspace,
             own_workspace=own,
         )
 
-    def keep(self, new: NewRecord, wanted: AgentParts, built: BuiltAgent) -> None:
+    def keep(self, new: NewRecord, parts: AgentParts, built: BuiltAgent) -> None:
         """Keep the agent that was built for a new conversation until it is opened."""
         if built.parts is not None and not new.workspace:  # whose tools belong to its runtime
-            self.fresh.put(new, FreshAgent(wanted, built))
+            self.fresh.put(new, FreshAgent(parts, built))
 
-    def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
+    def build(self, parts: AgentParts, workspace: str) -> BuiltAgent:
         """Build an agent to check that it can be built. Raises `ConfigurationError`."""
-        if not workspace and runs_commands(wanted.form):  # they would run outside of any sandbox
+        if not workspace and runs_commands(parts.form):  # they would run outside of any sandbox
             raise ConfigurationError(
                 "The agent's hooks or its judge run commands, which need a workspace. Name one."
             )
-        wanted, boxed = self._resolved(wanted), wanted.options.boxed
+        parts, boxed = self._resolved(parts), parts.options.boxed
         if boxed:
             self.workspaces.runtimes.check(boxed)
         if self.workers is not None:
-            folder = self.workspaces.check(wanted.tenant, workspace) if workspace else ""
-            return self.workers.check(wanted, str(folder))
+            folder = self.workspaces.check(parts.tenant, workspace) if workspace else ""
+            return self.workers.check(parts, str(folder))
         runtime_tools: list[Tool] = []
         if workspace:
-            runtime_tools = self.workspaces.enter(wanted.tenant, workspace, boxed).all_tools
-            self.workspaces.leave(wanted.tenant, workspace)
-        return build_agent(wanted, runtime_tools, self.policy, self.variables)
+            runtime_tools = self.workspaces.enter(parts.tenant, workspace, boxed).all_tools
+            self.workspaces.leave(parts.tenant, workspace)
+        return build_agent(parts, runtime_tools, self.policy, self.variables)
 
     def replace(
-        self, record: ConversationRecord, wanted: AgentParts
+        self, record: ConversationRecord, parts: AgentParts
     ) -> tuple[ConversationRecord, BuiltAgent]:
         """Replace a conversation's agent and tools in the records."""
-        built = self.build(wanted, record.workspace)
-        form, tools = encode(wanted.form), encode(_tool_record(wanted, built))
-        sealed = self.records.seal.seal(encode(wanted.secrets), record.store_id)
-        secrets = sealed if wanted.secrets else None
-        return self.records.set_agent(record, form, tools, wanted.options, secrets), built
+        built = self.build(parts, record.workspace)
+        form, tools = encode(parts.form), encode(_tool_record(parts, built))
+        sealed = self.records.seal.seal(encode(parts.secrets), record.store_id)
+        secrets = sealed if parts.secrets else None
+        return self.records.set_agent(record, form, tools, parts.options, secrets), built
 
     def refit(self, live: OpenConversation, record: ConversationRecord) -> None:
         """Give an open conversation the tools and secrets that another server has recorded."""
-        known = live.record
-        new_tools = (known.agent, known.tools) != (record.agent, record.tools)
-        if not new_tools and known.secrets == record.secrets:
+        old_record = live.record
+        new_tools = (old_record.agent, old_record.tools) != (record.agent, record.tools)
+        if not new_tools and old_record.secrets == record.secrets:
             return
         built = self.build(self.stored_parts(record), record.workspace)
         if new_tools:
             live.set_tools(record, built)
-        if known.secrets != record.secrets:
+        if old_record.secrets != record.secrets:
             live.set_secrets(record, built)
 
     def set_secrets(
         self, record: ConversationRecord, own: Mapping[str, Secret]
     ) -> tuple[ConversationRecord, BuiltAgent]:
         """Replace the conversation's own secrets in the records. Raises `ConfigurationError`."""
-        kept = self.stored_parts(record)
-        wanted = kept._replace(secrets=forms.with_own_secrets(kept.secrets, own))
-        self.bounds.check("secrets_bytes", len(encode(wanted.secrets)), "The request has too much")
-        built = self.build(wanted, record.workspace)
-        sealed = self.records.seal.seal(encode(wanted.secrets), record.store_id)
+        old_parts = self.stored_parts(record)
+        parts = old_parts._replace(secrets=forms.with_own_secrets(old_parts.secrets, own))
+        self.bounds.check("secrets_bytes", len(encode(parts.secrets)), "The request has too much")
+        built = self.build(parts, record.workspace)
+        sealed = self.records.seal.seal(encode(parts.secrets), record.store_id)
         return self.records.set_secrets(record, sealed), built
 
-    def needs_runtime(self, wanted: AgentParts) -> bool:
+    def needs_runtime(self, parts: AgentParts) -> bool:
         """Return True if one of the tools, or a command of a hook, needs a workspace."""
-        if runs_commands(wanted.form):
+        if runs_commands(parts.form):
             return True
-        names = [*forms.builtin_names(wanted.form), *forms.names_of_others(wanted.form)]
+        names = [*forms.builtin_names(parts.form), *forms.names_of_others(parts.form)]
         if not names:
             return False
         if self.runtime_tools is None:
             with LocalRuntime() as runtime:
                 self.runtime_tools = [tool.name for tool in runtime.all_tools]
-        modules = wanted.options.modules
+        modules = parts.options.modules
         elsewhere = {
-            tool.name for tool in wanted.tools if modules.get(tool.name, tool.module) != RUNTIME
+            tool.name for tool in parts.tools if modules.get(tool.name, tool.module) != RUNTIME
         }
         return any(name in self.runtime_tools and name not in elsewhere for name in names)
 
 
-def _tool_record(wanted: AgentParts, built: BuiltAgent) -> ToolRecord:
-    return ToolRecord(list(wanted.tools), built.standings, built.warnings)
+def _tool_record(parts: AgentParts, built: BuiltAgent) -> ToolRecord:
+    return ToolRecord(list(parts.tools), built.standings, built.warnings)

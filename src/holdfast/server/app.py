@@ -115,9 +115,9 @@ class App:
 
     async def _caller(self, key: str) -> Caller | None:
         digest = sha256(key.encode("latin-1", "replace")).digest()
-        known = self._known.get(digest)
-        if known is not None and time.monotonic() - known[0] < _KEY_CACHE_SECONDS:
-            return known[1]
+        entry = self._known.get(digest)
+        if entry is not None and time.monotonic() - entry[0] < _KEY_CACHE_SECONDS:
+            return entry[1]
         tenant = await self.service.read(self._keys.tenant_of, key)
         if tenant is None:
             self._known.pop(digest, None)
@@ -219,8 +219,8 @@ def _fastapi(
     app.router.routes.insert(0, RouteIndex(app.routes))
 
     async def refused(_: Request, error: Exception) -> Response:
-        found = cast(RequestRefused, error)
-        return refusal(found.status, found.type, str(found), found.headers)
+        reason = cast(RequestRefused, error)
+        return refusal(reason.status, reason.type, str(reason), reason.headers)
 
     async def invalid(_: Request, error: Exception) -> Response:
         # The message omits the input, because the input may be a secret.
@@ -232,15 +232,15 @@ def _fastapi(
         return refusal(422, "ConfigurationError", message)
 
     async def http(request: Request, error: Exception) -> Response:
-        found = cast(HTTPException, error)
-        if found.status_code == 405:
+        reason = cast(HTTPException, error)
+        if reason.status_code == 405:
             allowed = methods.get(getattr(request.scope.get("route"), "path", ""), "GET")
             message = f"This path accepts {allowed}."
             return refusal(405, "ConfigurationError", message, {"Allow": allowed})
-        message = str(found.detail)
-        if found.status_code == 404:
+        message = str(reason.detail)
+        if reason.status_code == 404:
             message = "This server has no such path. /openapi.json lists all paths."
-        return refusal(found.status_code, "ConfigurationError", message)
+        return refusal(reason.status_code, "ConfigurationError", message)
 
     app.add_exception_handler(RequestRefused, refused)
     app.add_exception_handler(RequestValidationError, invalid)
@@ -250,11 +250,11 @@ def _fastapi(
 
 def _methods(app: FastAPI) -> Mapping[str, str]:
     """Return the methods that each path accepts. One FastAPI route knows only its own methods."""
-    found: dict[str, set[str]] = {}
+    by_path: dict[str, set[str]] = {}
     for route in app.routes:
-        methods = found.setdefault(getattr(route, "path", ""), set())
+        methods = by_path.setdefault(getattr(route, "path", ""), set())
         methods.update(getattr(route, "methods", None) or ())
-    return {path: ", ".join(sorted(methods)) for path, methods in found.items()}
+    return {path: ", ".join(sorted(methods)) for path, methods in by_path.items()}
 
 
 def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:

@@ -74,17 +74,17 @@ class HostedTurn(msgspec.Struct, frozen=True):
         """Find or make the conversation of the turn, and begin it with the new messages."""
         return self._joined() or self._continued() or self._begun()
 
-    def remember(self, begun: BegunChat, progress: TurnProgress) -> None:
+    def remember(self, chat: BegunChat, progress: TurnProgress) -> None:
         """Store the hash by which the client's next request is recognised."""
-        if begun.is_own:
+        if chat.is_own:
             turn = self.turn
             digest, keep = turn.answered(progress.as_sent_back()), bool(turn.results)
-            self.rows.store_history(self.tenant, digest, begun.id, progress.seq, turn.asked, keep)
+            self.rows.store_history(self.tenant, digest, chat.id, progress.seq, turn.asked, keep)
 
-    def forget(self, begun: BegunChat) -> None:
+    def forget(self, chat: BegunChat) -> None:
         """Forget a failed turn, so that a repeated request starts a new one."""
-        if begun.is_own:
-            self.rows.forget_turn(self.tenant, self.turn.asked, begun.id)
+        if chat.is_own:
+            self.rows.forget_turn(self.tenant, self.turn.asked, chat.id)
 
     def _fold(self, id: str) -> Fold | None:
         """Return the present fold of a conversation, None if it was removed."""
@@ -97,39 +97,39 @@ class HostedTurn(msgspec.Struct, frozen=True):
         """Return the turn of an earlier request for the same: one that brought tool results, or one
         that was broken off and for which no client waits."""
         tenant, turn, chats = self.tenant, self.turn, self.host.chats
-        found = self.rows.find_turn(tenant, turn.asked)
-        if found is None:
+        row = self.rows.find_turn(tenant, turn.asked)
+        if row is None:
             return None
-        id = found.conversation
+        id = row.conversation
         with chats.turn(tenant, id):
             folded = self._fold(id)
             if folded is None:
                 return None
-            if found.answered:
-                begun = self._followed(id, found.seq, None, ())
-                return begun._replace(since=folded.last_seq, is_own=False)
-            late = time.time() - found.at > _RESUME_SECONDS
+            if row.answered:
+                chat = self._followed(id, row.seq, None, ())
+                return chat._replace(since=folded.last_seq, is_own=False)
+            late = time.time() - row.at > _RESUME_SECONDS
             if not turn.results and (late or chats.waiting(tenant, id)):
                 return None
-            said = [
+            messages = [
                 event.content
-                for event in self._events(id, found.seq)
+                for event in self._events(id, row.seq)
                 if isinstance(event, ev.MessageAdded) and event.sender == "user"
             ]
-            if said != turn.said[: len(said)]:
+            if messages != turn.said[: len(messages)]:
                 return None  # other requests have continued the conversation
-            return self._sent(id, found.seq, None, folded, len(said))
+            return self._sent(id, row.seq, None, folded, len(messages))
 
     def _continued(self) -> BegunChat | None:
         """Return the conversation that gave the last answer, or a fork of it if it has continued
         differently since."""
         turn, tenant = self.turn, self.tenant
-        known = self.rows.find_history(tenant, turn.past) if turn.history else None
-        if known is None:
+        history = self.rows.find_history(tenant, turn.past) if turn.history else None
+        if history is None:
             return None
-        with self.host.chats.turn(tenant, known[0]):
+        with self.host.chats.turn(tenant, history[0]):
             if not turn.results or self.rows.find_turn(tenant, turn.asked) is None:
-                return self._continued_alone(*known)
+                return self._continued_alone(*history)
         return self._joined()  # another request with these results was first
 
     def _continued_alone(self, id: str, seq: int) -> BegunChat | None:
@@ -138,9 +138,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
             return None
         continued = any(isinstance(event, _CONTINUING) for event in self._events(id, seq))
         # The calls of the last answer without a result.
-        begun, open = 0, [call_id for call_id, item in folded.open.items() if not item.parent]
+        calls_begun, open = 0, [call_id for call_id, item in folded.open.items() if not item.parent]
         if continued:
-            begun, open = _open_at(self._events(id, 0, seq))
+            calls_begun, open = _open_at(self._events(id, 0, seq))
         if not all(own_id(call_id) in open for call_id in turn.results):
             return None  # the ids are not from this server
         if not continued and (open or folded.status is not ConversationStatus.RUNNING):
@@ -149,8 +149,8 @@ class HostedTurn(msgspec.Struct, frozen=True):
                 return self._sent(id, seq, None, folded)
             return self._sent(id, folded.last_seq, folded, folded)
         if not continued:
-            begun, open = _open_at(self._events(id, 0, seq))
-        at = begun - 1 if open else seq
+            calls_begun, open = _open_at(self._events(id, 0, seq))
+        at = calls_begun - 1 if open else seq
         fork = ForkRequest(seq=at, title="")  # the events that follow keep their seqs
         forked = chats.with_room(self.tenant, lambda: self.host.fork(self.tenant, id, fork))
         self.rows.add(self.tenant, forked.id, b"")
@@ -164,10 +164,10 @@ class HostedTurn(msgspec.Struct, frozen=True):
         """Create a conversation with the content of the history."""
         events = history_events(self.turn, self.agent.name)
         turn = self.turn
-        made = self.door.create(self.agent, tools=turn.offers, instructions=turn.instructions)[1].id
+        id = self.door.create(self.agent, tools=turn.offers, instructions=turn.instructions)[1].id
         if events:
-            self.host.chats.append(self.tenant, made, events)
-        return self._sent_first(made)
+            self.host.chats.append(self.tenant, id, events)
+        return self._sent_first(id)
 
     def _sent_first(self, id: str) -> BegunChat:
         with self.host.chats.turn(self.tenant, id):
@@ -231,12 +231,12 @@ def _answered(
 ) -> list[ev.AnyEvent]:
     """Return an answer with results for all its calls, followed by a pause. A fork with these
     events never runs the calls."""
-    now, found, seq = datetime.now(UTC), list(events), events[-1].seq
+    now, complete, seq = datetime.now(UTC), list(events), events[-1].seq
     results = {own_id(call_id): result for call_id, result in turn.results.items()}
     for call_id in open:
         seq += 1
         result = results.get(call_id) or ToolResult.failure(f"Not run: {_NO_RESULT}", "cancelled")
         about: dict[str, Any] = {"call_id": call_id, "result": result}
-        found.append(ev.ToolCallFinished(seq=seq, id=f"r{call_id}", timestamp=now, **about))
+        complete.append(ev.ToolCallFinished(seq=seq, id=f"r{call_id}", timestamp=now, **about))
     about = {"status": "paused", "reason": "forked"}
-    return [*found, ev.StatusChanged(seq=seq + 1, id="paused", timestamp=now, **about)]
+    return [*complete, ev.StatusChanged(seq=seq + 1, id="paused", timestamp=now, **about)]

@@ -187,8 +187,8 @@ class ChatRecords:
             "SELECT seq FROM responses WHERE tenant = ? AND conversation = ? AND seq > ?"
             " ORDER BY seq LIMIT 1"
         )
-        found = self._records.row(query, tenant, row.conversation, row.seq)
-        return None if found is None else found[0]
+        next_row = self._records.row(query, tenant, row.conversation, row.seq)
+        return None if next_row is None else next_row[0]
 
     def remove_response(self, tenant: str, id: str) -> None:
         self._run("DELETE FROM responses WHERE tenant = ? AND response = ?", tenant, id)
@@ -241,12 +241,12 @@ class Chats(ObjectStruct):
 
     # --- contents ---
 
-    def refit(self, tenant: str, id: str, wanted: CreateRequest, setting: bytes) -> None:
+    def refit(self, tenant: str, id: str, request: CreateRequest, setting: bytes) -> None:
         """Change the instructions and tools of a conversation at rest. Its secrets stay."""
         record = self._records.find(tenant, id)
         secrets = self._agents.stored_parts(record).secrets
-        options = msgspec.structs.replace(record.options, modules=wanted.tool_module_qualnames)
-        parts = self._agents.requested_parts(tenant, wanted.agent, secrets, wanted.tools, options)
+        options = msgspec.structs.replace(record.options, modules=request.tool_module_qualnames)
+        parts = self._agents.requested_parts(tenant, request.agent, secrets, request.tools, options)
         self._agents.replace(record, parts)
         self._conversations.park(record.store_id, force=True)
         self.rows.add(tenant, id, setting)
@@ -260,10 +260,10 @@ class Chats(ObjectStruct):
         statuses = [event.status for event in events if isinstance(event, ev.StatusChanged)]
         lease = self._store.acquire(place)
         try:
-            known = self._store.list([place]) or [Summary(place, created=events[0].timestamp)]
+            summaries = self._store.list([place]) or [Summary(place, created=events[0].timestamp)]
             summary = msgspec.structs.replace(
-                known[0],
-                status=[known[0].status, *statuses][-1],
+                summaries[0],
+                status=[summaries[0].status, *statuses][-1],
                 last_seq=events[-1].seq,
                 updated=events[-1].timestamp,
             )
@@ -276,12 +276,12 @@ class Chats(ObjectStruct):
         there is one, else without all before the last condensation. Opens nothing."""
         place = self._records.find(tenant, id).store_id
         live = None if self._records.shared else self._conversations.find(place)
-        found = None if live is None else live.fold()
-        if found is None:
-            found = fold(self._store.tail(place))
+        folded = None if live is None else live.fold()
+        if folded is None:
+            folded = fold(self._store.tail(place))
             if live is None and not self._records.shared:
-                found.keep_questions(lambda _: False)  # of a process that has died
-        return found
+                folded.keep_questions(lambda _: False)  # of a process that has died
+        return folded
 
     def awaits_below(self, tenant: str, id: str, child: str, question_id: str) -> bool:
         """Return True if a conversation that one has spawned may wait for the answer to a question.
@@ -323,8 +323,8 @@ class Chats(ObjectStruct):
         record = self._records.find(tenant, id)
         if record.driven == HOSTED or self.waiting(tenant, id):
             return False
-        found = self._store.list([record.store_id])
-        return not found or found[0].status not in (
+        summaries = self._store.list([record.store_id])
+        return not summaries or summaries[0].status not in (
             ConversationStatus.RUNNING,
             ConversationStatus.WAITING_FOR_CONFIRMATION,
         )

@@ -50,8 +50,8 @@ class Claims(ObjectStruct):
         """Note that a client is alive, for the claims of its calls on any server."""
         self._note(tenant, client)
         if self._leases is not None:
-            now, told = self._clock(), self._told.get((tenant, client))
-            if told is None or now - told >= self._grace / 4:
+            now, told_at = self._clock(), self._told.get((tenant, client))
+            if told_at is None or now - told_at >= self._grace / 4:
                 if len(self._told) > 10_000:
                     self._told.clear()
                 self._told[tenant, client] = now
@@ -74,9 +74,9 @@ class Claims(ObjectStruct):
     def update(self, tenant: str, id: str, offers: Sequence[OfferedCall]) -> None:
         """Replace the offered and claimed calls of a conversation."""
         with self._lock:
-            known, now = self._calls.get((tenant, id), {}), self._clock()
+            earlier, now = self._calls.get((tenant, id), {}), self._clock()
             calls = {offered.call_id: _TrackedCall(offered, now) for offered in offers}
-            for call_id, call in known.items():
+            for call_id, call in earlier.items():
                 if call_id in calls and calls[call_id].offered.runner == call.offered.runner:
                     calls[call_id] = call
             if calls:
@@ -87,18 +87,18 @@ class Claims(ObjectStruct):
     def due(self) -> list[tuple[str, str, Settle]]:
         """Return the calls to settle now: tenant, conversation and command. A call is returned
         each time until `update` removes it."""
-        found: list[tuple[str, str, Settle]] = []
+        settlements: list[tuple[str, str, Settle]] = []
         with self._lock:
             now, runners = self._clock(), set[tuple[str, str]]()
             for (tenant, id), calls in self._calls.items():
                 for call in calls.values():
                     runners.add((tenant, call.offered.runner))
                     if (settle := self._settle(tenant, call, now)) is not None:
-                        found.append((tenant, id, settle))
-            for key, seen in list(self._seen.items()):
-                if now - seen > self._grace and key not in runners:
+                        settlements.append((tenant, id, settle))
+            for key, seen_at in list(self._seen.items()):
+                if now - seen_at > self._grace and key not in runners:
                     del self._seen[key]
-        return found
+        return settlements
 
     def _settle(self, tenant: str, call: _TrackedCall, now: float) -> Settle | None:
         call_id, runner, timeout = call.offered

@@ -92,9 +92,9 @@ class SameFile:
 
     def check(self) -> None:
         """Raise `StoreError` if the file was removed or replaced."""
-        found = self._look()
-        self._file = self._file or found
-        if found != self._file:
+        place = self._look()
+        self._file = self._file or place
+        if place != self._file:
             raise StoreError(
                 f"{self._what} {str(self._path)!r} was removed or replaced by another file while"
                 " the server ran. Stop it, put the file back, and start it again."
@@ -102,13 +102,13 @@ class SameFile:
 
     def _look(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except FileNotFoundError:
             return None
         except OSError as error:
             message = f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}."
             raise StoreError(message) from error
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
 
 class SQLiteDatabase:

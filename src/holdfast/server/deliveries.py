@@ -107,11 +107,11 @@ class _Lane(ObjectStruct):
 
 
 class _Hook:
-    """An active webhook. Belongs to the loop's thread, except `ended`. `kept` has its present
+    """An active webhook. Belongs to the loop's thread, except `ended`. `webhook` has its present
     failures."""
 
-    def __init__(self, kept: WebhookRecord, sender: WebhookSender, parallel: int) -> None:
-        self.kept = kept
+    def __init__(self, webhook: WebhookRecord, sender: WebhookSender, parallel: int) -> None:
+        self.webhook = webhook
         self.sender = sender
         self.lanes: dict[str, _Lane] = {}
         self.slots = asyncio.Semaphore(parallel)
@@ -121,7 +121,7 @@ class _Hook:
 
     def wait(self, lane: _Lane) -> float:
         """Return the seconds until the lane may send."""
-        return max(self.kept.again, lane.cursor.again) - time.time()
+        return max(self.webhook.again, lane.cursor.again) - time.time()
 
     def cancel(self) -> None:
         for lane in list(self.lanes.values()):
@@ -162,16 +162,16 @@ class Deliveries:
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
         """Send events that are in the store now. Neither blocks nor raises."""
-        self._wake(id, lambda kept: any(wants(kept.target.events, event) for event in events))
+        self._wake(id, lambda webhook: any(wants(webhook.target.events, event) for event in events))
 
     def look(self, id: str) -> None:
         """Check a conversation for unsent events."""
         self._wake(id, lambda _: True)
 
-    def _wake(self, id: str, wanted: Callable[[WebhookRecord], bool]) -> None:
+    def _wake(self, id: str, accepts: Callable[[WebhookRecord], bool]) -> None:
         hooks = self._index.get(tenant_of(id), ())
-        covering = [kept for kept in hooks if kept.conversation in ("", id)]
-        if numbers := [kept.number for kept in covering if wanted(kept)]:
+        covering = [webhook for webhook in hooks if webhook.conversation in ("", id)]
+        if numbers := [webhook.number for webhook in covering if accepts(webhook)]:
             self._call(self._notice, id, numbers)
 
     def forget(self, id: str) -> None:
@@ -181,15 +181,15 @@ class Deliveries:
                 if (lane := hook.lanes.get(id)) is not None:
                     lane.ended = True
                     self._call(lane.cancel)
-            gone = self._records.forget(id)
-        for number in gone:
+            numbers = self._records.forget(id)
+        for number in numbers:
             self.stop(number)
 
     # --- webhooks ---
 
     def start(self, hooks: Sequence[WebhookRecord]) -> None:
         """Start sending for these webhooks, including the events that are still unsent."""
-        hooks = [kept for kept in hooks if kept.state == "active"]
+        hooks = [webhook for webhook in hooks if webhook.state == "active"]
         if not hooks:
             return
         loop = self._running()
@@ -198,36 +198,36 @@ class Deliveries:
         with self._lock:
             if self._closed:
                 return
-            for kept in hooks:
-                place = self._destination(kept)
-                if place is None or kept.number in self._hooks:
+            for webhook in hooks:
+                place = self._destination(webhook)
+                if place is None or webhook.number in self._hooks:
                     continue
-                slots = self._lookups.setdefault(kept.tenant, asyncio.Semaphore(_MAX_LOOKUPS))
+                slots = self._lookups.setdefault(webhook.tenant, asyncio.Semaphore(_MAX_LOOKUPS))
                 timeout = self._sending.timeout
                 sender = WebhookSender(place, self.allowed, slots, self._tls, timeout)
-                self._hooks[kept.number] = _Hook(kept, sender, self._sending.parallel)
+                self._hooks[webhook.number] = _Hook(webhook, sender, self._sending.parallel)
             self._indexed()
-        for kept in hooks:
-            for id in self._behind(kept):
-                loop.call_soon_threadsafe(self._notice, id, [kept.number])
+        for webhook in hooks:
+            for id in self._behind(webhook):
+                loop.call_soon_threadsafe(self._notice, id, [webhook.number])
 
-    def _destination(self, kept: WebhookRecord) -> Destination | None:
+    def _destination(self, webhook: WebhookRecord) -> Destination | None:
         """Return the destination, or None if the operator's present settings do not allow it."""
         try:
-            return destination_of(kept.target.url, self.allowed)
+            return destination_of(webhook.target.url, self.allowed)
         except ConfigurationError as error:
-            refused = kept.failed(kept.failures, kept.since, 0.0, str(error))
+            refused = webhook.failed(webhook.failures, webhook.since, 0.0, str(error))
             self._records.change(refused, forced=False)
             return None
 
-    def _behind(self, kept: WebhookRecord) -> list[str]:
+    def _behind(self, webhook: WebhookRecord) -> list[str]:
         """Return the conversations that may have unsent events."""
-        cursors = self._records.cursors(kept.number)
-        summaries = self._store.list([kept.conversation] if kept.conversation else None)
+        cursors = self._records.cursors(webhook.number)
+        summaries = self._store.list([webhook.conversation] if webhook.conversation else None)
         return [
             one.id
             for one in summaries
-            if tenant_of(one.id) == kept.tenant
+            if tenant_of(one.id) == webhook.tenant
             and one.last_seq > cursors.get(one.id, one.parent_seq)
         ]
 
@@ -247,10 +247,10 @@ class Deliveries:
             self.stop(number)
 
     def _indexed(self) -> None:
-        found: dict[str, tuple[WebhookRecord, ...]] = {}
+        by_tenant: dict[str, tuple[WebhookRecord, ...]] = {}
         for hook in self._hooks.values():
-            found[hook.kept.tenant] = (*found.get(hook.kept.tenant, ()), hook.kept)
-        self._index = found
+            by_tenant[hook.webhook.tenant] = (*by_tenant.get(hook.webhook.tenant, ()), hook.webhook)
+        self._index = by_tenant
 
     def stats(self) -> dict[str, int]:
         hooks = list(self._hooks.values())
@@ -356,11 +356,11 @@ class Deliveries:
     def _open(self, hook: _Hook, lane: _Lane) -> bool:
         """Read the lane's start position. Raises `ConversationNotFound` if the tenant may not
         see the conversation."""
-        self._place(hook.kept.tenant, lane.id.rpartition("/")[2])
-        cursor = self._records.cursor(hook.kept.number, lane.id)
+        self._place(hook.webhook.tenant, lane.id.rpartition("/")[2])
+        cursor = self._records.cursor(hook.webhook.number, lane.id)
         if cursor is None:
-            found = self._store.list([lane.id])
-            cursor = WebhookCursor(found[0].parent_seq if found else 0)
+            summaries = self._store.list([lane.id])
+            cursor = WebhookCursor(summaries[0].parent_seq if summaries else 0)
         lane.cursor = lane.saved = cursor
         return True
 
@@ -373,7 +373,7 @@ class Deliveries:
         for event in events:
             if self._closed:
                 return False
-            if not wants(hook.kept.target.events, event):
+            if not wants(hook.webhook.target.events, event):
                 lane.cursor = msgspec.structs.replace(lane.cursor, seq=event.seq)
             elif not await self._turn(hook, lane, event):
                 return True
@@ -381,29 +381,29 @@ class Deliveries:
 
     async def _turn(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
         """Send one event. Return True if the event is finished."""
-        if not hook.kept.failures:
+        if not hook.webhook.failures:
             return await self._send(hook, lane, event)
         async with hook.probing:
             return hook.wait(lane) <= 0 and await self._send(hook, lane, event)
 
     async def _send(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
-        kept, now = hook.kept, time.time()
+        webhook, now = hook.webhook, time.time()
         conversation = lane.id.rpartition("/")[2]
-        style = kept.target.style
+        style = webhook.target.style
         if not style.format:
             body = body_of(conversation, event, self._sending.largest)
         else:
             form = self.formats[style.format]  # KeyError: without this door, try again later
-            body = await self._off(form, kept.tenant, conversation, event)
+            body = await self._off(form, webhook.tenant, conversation, event)
             if body is None:
                 lane.cursor = WebhookCursor(event.seq)
                 return True
-        id = message_id(kept.id, conversation, event)
+        id = message_id(webhook.id, conversation, event)
         headers = {
             "content-type": "application/json",
             "user-agent": f"Holdfast/{__version__}",
             **style.headers,
-            **headers_of(id, body, _secrets(kept, now), now),
+            **headers_of(id, body, _secrets(webhook, now), now),
         }
         lane.sending = True
         try:
@@ -430,7 +430,7 @@ class Deliveries:
         now, cursor, error, limit = time.time(), lane.cursor, outcome.error, self._sending.give_up
         attempts, since, again = cursor.attempts + 1, cursor.since or now, 0.0
         if outcome.unreached or outcome.wait is not None:  # the webhook fails as a whole
-            failures = hook.kept.failures + 1
+            failures = hook.webhook.failures + 1
             wait = min(outcome.wait or 0.0, _MAX_RETRY_AFTER_SECONDS)
             delay = max(self._backoff(failures), wait)
             await self._note_failures(hook, failures, now + delay, error)
@@ -442,7 +442,7 @@ class Deliveries:
             return
         self.dead += 1
         self._warn(hook, "gave up event %d of conversation %s", event.seq, lane.id)
-        number, again = hook.kept.number, now + self._sending.first
+        number, again = hook.webhook.number, now + self._sending.first
         lane.cursor = given_up = WebhookCursor(event.seq, 1, since, again, error)
         await self._save(hook, lane, lambda: self._records.give_up(number, lane.id, given_up, now))
 
@@ -454,30 +454,30 @@ class Deliveries:
             with self._saving:
                 if hook.ended:
                     return False
-                gone = msgspec.structs.replace(hook.kept.failed(0, 0.0, 0.0, error), state="gone")
-                self._records.change(gone)
+                webhook = hook.webhook.failed(0, 0.0, 0.0, error)
+                self._records.change(msgspec.structs.replace(webhook, state="gone"))
                 hook.ended = True
                 return True
 
         if await self._off(retire):
             self._warn(hook, "has ended: its receiver answered 410")
-            await self._off(self.stop, hook.kept.number)
+            await self._off(self.stop, hook.webhook.number)
 
     def _backoff(self, failures: int) -> float:
         delay = min(self._sending.longest, self._sending.first * 2.0 ** min(failures - 1, 40))
         return delay * (0.5 + 0.5 * random.random())
 
     def _warn(self, hook: _Hook, message: str, *values: object) -> None:
-        kept = hook.kept
-        _log.warning(f"Webhook %s of tenant %s {message}", kept.id, kept.tenant, *values)
+        webhook = hook.webhook
+        _log.warning(f"Webhook %s of tenant %s {message}", webhook.id, webhook.tenant, *values)
 
     async def _note_failures(self, hook: _Hook, failures: int, again: float, error: str) -> None:
-        kept = hook.kept
-        if (failures, error) == (kept.failures, kept.error):
+        webhook = hook.webhook
+        if (failures, error) == (webhook.failures, webhook.error):
             return
-        since = (kept.since or time.time()) if failures else 0.0
-        hook.kept = kept.failed(failures, since, again, error)
-        await self._save(hook, None, lambda: self._records.change(hook.kept, forced=False))
+        since = (webhook.since or time.time()) if failures else 0.0
+        hook.webhook = webhook.failed(failures, since, again, error)
+        await self._save(hook, None, lambda: self._records.change(hook.webhook, forced=False))
 
     async def _save(self, hook: _Hook, lane: _Lane | None, save: Callable[[], None]) -> None:
         """Save on a file thread, unless the webhook or the conversation has ended."""
@@ -492,13 +492,13 @@ class Deliveries:
         await self._off(work)
 
     async def _save_cursor(self, hook: _Hook, lane: _Lane) -> None:
-        number, cursor = hook.kept.number, lane.cursor
+        number, cursor = hook.webhook.number, lane.cursor
         await self._save(hook, lane, lambda: self._records.save(number, lane.id, cursor))
 
 
-def _secrets(kept: WebhookRecord, now: float) -> tuple[str, ...]:
+def _secrets(webhook: WebhookRecord, now: float) -> tuple[str, ...]:
     """Return the secrets to sign with, newest first."""
-    target = kept.target
+    target = webhook.target
     return (target.secret, target.old) if now < target.until else (target.secret,)
 
 

@@ -78,8 +78,8 @@ class Descendants(ObjectStruct):
         """Return the lines of such a conversation as `holdfast export` writes them, with the id
         that the tenant knows. Raises `ConversationNotFound`, also for one without events."""
         place = self.place(tenant, id)
-        found = self._summary(place)
-        if found is None:
+        stored = self._summary(place)
+        if stored is None:
             raise not_found(id)
 
         def blob(id: str) -> bytes | None:
@@ -87,7 +87,7 @@ class Descendants(ObjectStruct):
                 return self._store.blob(id)
             return None
 
-        summary = _with_own(found, "id", "parent", "spawned_by")
+        summary = _with_own(stored, "id", "parent", "spawned_by")
         return exported(summary, self._store.read(place), blob)
 
     def remove(self, id: str) -> None:
@@ -107,34 +107,34 @@ class Descendants(ObjectStruct):
     def child_and_owner(self, tenant: str, id: str) -> tuple[Summary, ConversationRecord]:
         """Return a descendant, and the record of the nearest conversation above it that a client
         created. Raises `ConversationNotFound`."""
-        found = None if "/" in id else self._summary(store_id(tenant, id))
-        above = found
+        summary = None if "/" in id else self._summary(store_id(tenant, id))
+        above = summary
         for _ in range(_MAX_ANCESTORS):
-            if found is None or above is None or not above.spawner:
+            if summary is None or above is None or not above.spawner:
                 break
             owner, own = place_of(above.spawner)
             if owner != tenant:
                 break
             try:
-                return found, self._records.find(tenant, own)
+                return summary, self._records.find(tenant, own)
             except ConversationNotFound:
                 above = self._summary(above.spawner)
         raise not_found(id)
 
     def children(self, tenant: str, id: str) -> list[Item]:
         """Return the conversations that its calls spawned, oldest first."""
-        found = self._store.list(spawned_by=self.place(tenant, id))
-        found.sort(key=lambda one: (one.created is not None and one.created.timestamp(), one.id))
-        return [item_of(one) for one in found]
+        spawned = self._store.list(spawned_by=self.place(tenant, id))
+        spawned.sort(key=lambda one: (one.created is not None and one.created.timestamp(), one.id))
+        return [item_of(one) for one in spawned]
 
     def forks(self, tenant: str, id: str) -> list[Item]:
         """Return the forks of such a conversation and the forks of those, each after its origin."""
-        found: list[Item] = []
+        items: list[Item] = []
         for one in forks(self._store, self.place(tenant, id), MAX_FORKS):
             with suppress(ConversationNotFound):  # it is being made or removed
                 record = self._records.find(*place_of(one.id))
-                found.append(item_of(one, record.created, record.workspace, record.driven))
-        return found
+                items.append(item_of(one, record.created, record.workspace, record.driven))
+        return items
 
     def stats(self, tenant: str, id: str) -> TreeStats:
         """Return the statistics of such a conversation and of its descendants."""
@@ -145,11 +145,11 @@ class Descendants(ObjectStruct):
 
     def trace(self, tenant: str, id: str, limit: int) -> RunTrace:
         """Return the trace of such a conversation, with at most `limit` spans."""
-        found = stored_trace(self._store, self._summary_of(tenant, id), limit)
+        spans = stored_trace(self._store, self._summary_of(tenant, id), limit)
         return msgspec.structs.replace(
-            found,
-            conversations=tuple([_with_own(one, "id", "parent") for one in found.conversations]),
-            spans=tuple([_with_own(span, "child") if span.child else span for span in found.spans]),
+            spans,
+            conversations=tuple([_with_own(one, "id", "parent") for one in spans.conversations]),
+            spans=tuple([_with_own(span, "child") if span.child else span for span in spans.spans]),
         )
 
     def _summary_of(self, tenant: str, id: str) -> Summary:
@@ -158,8 +158,8 @@ class Descendants(ObjectStruct):
         return self._summary(place) or Summary(place)
 
     def _summary(self, id: str) -> Summary | None:
-        found = self._store.list([id])
-        return found[0] if found else None
+        summaries = self._store.list([id])
+        return summaries[0] if summaries else None
 
 
 def item_of(

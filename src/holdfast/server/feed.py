@@ -237,13 +237,13 @@ class Feed:
         if not ring or after_seq < ring[0].seq - 1:
             return None
         first, size = after_seq + 1 - ring[0].seq, 0
-        found: list[EventFrame] = []
+        frames: list[EventFrame] = []
         for index in range(first, min(len(ring), first + limit)):
             size += len(ring[index].data)
-            if found and size > PAGE_BYTES:
+            if frames and size > PAGE_BYTES:
                 break
-            found.append(ring[index])
-        return found
+            frames.append(ring[index])
+        return frames
 
     def read(self, after_seq: int, limit: int) -> list[EventFrame]:
         """Read a page of the journal. Blocks; call it without the lock."""
@@ -353,19 +353,19 @@ class Feeds(ObjectStruct):
 
     def get(self, id: str) -> Feed:
         with self._lock:
-            found = self._feeds.get(id)
-            if found is None:
+            feed = self._feeds.get(id)
+            if feed is None:
                 read, shared = self._read, self._shared
-                found = self._feeds[id] = Feed(lambda after, limit: read(id, after, limit))
-                found.ended = self._ended
+                feed = self._feeds[id] = Feed(lambda after, limit: read(id, after, limit))
+                feed.ended = self._ended
                 if shared is not None and not self._ended:
-                    found.watch = lambda: shared.watch(id, lambda: self._notice(id))
+                    feed.watch = lambda: shared.watch(id, lambda: self._notice(id))
                     if self._thread is None:
                         self._thread = threading.Thread(
                             target=self._follow, args=(shared,), name="holdfast-feeds", daemon=True
                         )
                         self._thread.start()
-            return found
+            return feed
 
     def _notice(self, id: str) -> None:
         with self._news:
@@ -384,8 +384,8 @@ class Feeds(ObjectStruct):
                 feeds = {id: feed for id, feed in self._feeds.items() if feed.readers}
             ids = list(feeds) if checks else [id for id in feeds if id in noticed]
             try:
-                found = {one.id: one.last_seq for one in shared.list(ids)} if ids else {}
-                gone = [id for id in ids if id not in found and not self._exists(id)]
+                last_seqs = {one.id: one.last_seq for one in shared.list(ids)} if ids else {}
+                removed = [id for id in ids if id not in last_seqs and not self._exists(id)]
             except StoreError as error:
                 if not self._ended:
                     _log.warning("feeds cannot see other servers' events now: %s", error)
@@ -393,9 +393,9 @@ class Feeds(ObjectStruct):
                 continue
             if checks:
                 checked = time.monotonic()
-            for id, seq in found.items():
+            for id, seq in last_seqs.items():
                 feeds[id].grown(seq)
-            for id in gone:
+            for id in removed:
                 self.end(id)
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:

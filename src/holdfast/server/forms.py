@@ -61,17 +61,17 @@ def conversation_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
 def with_own_secrets(secrets: Mapping[str, str], own: Mapping[str, Secret]) -> dict[str, str]:
     """Return the agent's secrets with those of the conversation, in one mapping. The values that
     they replace are kept, to be masked: the last 100."""
-    found = agent_secrets(secrets)
+    merged = agent_secrets(secrets)
     values: dict[str, str] = {}
     for name, secret in own.items():
         assert isinstance(secret.value, str)
-        values[name] = found[_OWN + name] = secret.value
+        values[name] = merged[_OWN + name] = secret.value
         if secret.description:
-            found[_ABOUT + name] = secret.description
+            merged[_ABOUT + name] = secret.description
     before = {name: str(secret.value) for name, secret in own_secrets(secrets).items()}
     replaced = dict.fromkeys((*masked_secrets(secrets), *before.items()))
-    kept = [pair for pair in replaced if values.get(pair[0]) != pair[1]][-_MAX_MASKED:]
-    return found | {f"{_MASKED}{number}:{name}": text for number, (name, text) in enumerate(kept)}
+    old = [pair for pair in replaced if values.get(pair[0]) != pair[1]][-_MAX_MASKED:]
+    return merged | {f"{_MASKED}{number}:{name}": text for number, (name, text) in enumerate(old)}
 
 
 def check_secrets(secrets: Mapping[str, str], form: Mapping[str, Any]) -> None:
@@ -113,7 +113,7 @@ def builtin_names(form: Mapping[str, Any]) -> list[str]:
 
 def others(form: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the forms of the agents nested in an agent's form, at any depth."""
-    found: list[dict[str, Any]] = []
+    agents: list[dict[str, Any]] = []
     remaining: list[Mapping[str, Any]] = [form]
     while remaining:
         one = remaining.pop()
@@ -121,9 +121,9 @@ def others(form: Mapping[str, Any]) -> list[dict[str, Any]]:
             members = one.get(key)
             listed = cast("dict[str, Any]", members) if isinstance(members, dict) else {}
             inner: list[dict[str, Any]] = [one for one in listed.values() if isinstance(one, dict)]
-            found += inner
+            agents += inner
             remaining += inner
-    return found
+    return agents
 
 
 def names_of_others(form: Mapping[str, Any]) -> list[str]:
@@ -158,7 +158,7 @@ def own_variables(
     its name (`OPENAI_API_KEY`) or from an entry `provider:NAME` beside it. The key gets a random
     variable name, so that no prompt can quote it.
     """
-    known: dict[str, str] = {}
+    own_values: dict[str, str] = {}
 
     def model(found: dict[str, Any]) -> Any:
         key = found.get("api_key")
@@ -167,11 +167,11 @@ def own_variables(
         own = match[1] if match is not None and match[1] in variables and not elsewhere else ""
         if own and _may_have(found.get("name"), own, variables):
             name = f"server_{os.urandom(16).hex()}"
-            known[name] = variables[own]
+            own_values[name] = variables[own]
             return {**found, "api_key": f"${{{name}}}"}
         return found
 
-    return {"model": None, **with_models(form, model)}, known
+    return {"model": None, **with_models(form, model)}, own_values
 
 
 def with_models(form: Mapping[str, Any], change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
@@ -241,8 +241,8 @@ def check_unnamed(form: Mapping[str, Any]) -> None:
 
 def _each(members: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(members, dict):
-        named = cast("dict[str, Any]", members)
-        return {name: change(one) for name, one in named.items()}
+        mapping = cast("dict[str, Any]", members)
+        return {name: change(one) for name, one in mapping.items()}
     if isinstance(members, list):
         return [change(one) for one in cast("list[Any]", members)]
     return members

@@ -252,12 +252,12 @@ def client_left() -> RequestRefused:
 def _headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the headers by name. Raises `RequestRefused` if a header that decides about access
     is repeated, since it would be a guess which one counts."""
-    found: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     for name, value in pairs:
-        if name in found and name in (b"authorization", b"host", b"origin"):
+        if name in headers and name in (b"authorization", b"host", b"origin"):
             raise refused(400, f"The header {name.decode('latin-1')} is repeated.")
-        found[name] = value
-    return found
+        headers[name] = value
+    return headers
 
 
 def host_names(host: str, allowed: Sequence[str]) -> list[str]:

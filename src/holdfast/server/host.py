@@ -301,14 +301,14 @@ class Host:
     def start(self, tenant: str, id: str) -> str:
         """Drive the conversation from now on whenever it has work, also after a restart of the
         server. Return the status. Idempotent."""
-        begun = self.runs.begin(tenant, id, hosted=True)
-        return self.status(tenant, id) if begun is None else begun.status
+        run = self.runs.begin(tenant, id, hosted=True)
+        return self.status(tenant, id) if run is None else run.status
 
     def run(self, tenant: str, id: str) -> str:
         """Drive the conversation until it rests, continuing after a pause or an error like
         `Conversation.run`. Return the status without waiting for the run."""
-        begun = self.runs.begin(tenant, id)
-        return self.status(tenant, id) if begun is None else begun.status
+        begun_run = self.runs.begin(tenant, id)
+        return self.status(tenant, id) if begun_run is None else begun_run.status
 
     def close(self, tenant: str, id: str) -> str:
         """Park the conversation now, cutting off running work, and do not drive it until the

@@ -81,11 +81,11 @@ class HostedSession:
         if not may_ask_below(folded):
             return []
         awaits = self._host.chats.awaits_below
-        found: list[ChildItem] = []
+        items: list[ChildItem] = []
         for id, child in self._below(self.id):
             awaited = partial(awaits, self._tenant, self.id, id)
-            found += child_items(id, child, awaited)
-        return [item for item in found if item.mark not in decided]
+            items += child_items(id, child, awaited)
+        return [item for item in items if item.mark not in decided]
 
     def _below(self, id: str) -> Generator[tuple[str, Fold]]:
         """Yield the ids and folds of the conversations below that may ask something."""
@@ -130,10 +130,10 @@ class HostedSession:
         loop = asyncio.get_running_loop()
         until = loop.time() + _SETTLE_SECONDS
         with self._feed.subscribe(loop) as reader:
-            while not rests(folded) and (left := until - loop.time()) > 0:
+            while not rests(folded) and (seconds_left := until - loop.time()) > 0:
                 if may_ask_below(folded) and self.asked_below(folded):
                     return
-                batch = await reader.next(folded.last_seq, left)
+                batch = await reader.next(folded.last_seq, seconds_left)
                 for frame in batch.frames:
                     folded.apply(frame.event)
                 if batch.ended:
@@ -180,9 +180,9 @@ class HostedSession:
             self.execute(*earlier)
         if not runs and all(isinstance(command, ChildCommand) for command in commands):
             return self.fold(), False
-        begun = host.runs.begin(tenant, self.id, False, messages, awaited)
-        folded = None if begun is None else begun.fold
-        return folded or self.fold(), runs or (not earlier and begun is not None and begun.ran)
+        run = host.runs.begin(tenant, self.id, False, messages, awaited)
+        folded = None if run is None else run.fold
+        return folded or self.fold(), runs or (not earlier and run is not None and run.ran)
 
     def follow(
         self,
@@ -259,12 +259,12 @@ class TurnReader(ObjectStruct):
         """Yield the items, together those that are there. The last one is a `Rest`."""
         reader, folded, seq, ended = self._reader, self.fold, self._seq, False
         below = await self._asked_below()  # also of what waits since an earlier turn
-        found: list[TurnItem] = []
+        items: list[TurnItem] = []
         # Until the cursor reaches the fold, what it says has not been sent yet.
         while not ended and (seq < folded.last_seq or not (below or rests(folded))):
             missed = reader.missed
             batch = await reader.next(seq, PING_SECONDS)
-            ended, looks, found = batch.ended, False, list[TurnItem]()
+            ended, looks, items = batch.ended, False, list[TurnItem]()
             for item in _items(batch):
                 if isinstance(item, ev.Event):
                     seq = item.seq
@@ -276,21 +276,21 @@ class TurnReader(ObjectStruct):
                     self._whole = False
                 looks = looks or isinstance(item, CallProgress)
                 if self._whole or not isinstance(item, Delta):
-                    found.append(item)
+                    items.append(item)
                 if seq >= folded.last_seq and rests(folded):
                     break
-            quiet = not found
+            quiet = not items
             if quiet and not ended:
-                found.append(Silence())
-            if found and not ended and (seq < folded.last_seq or not rests(folded)):
-                yield found
-                found = []
+                items.append(Silence())
+            if items and not ended and (seq < folded.last_seq or not rests(folded)):
+                yield items
+                items = []
             if looks or quiet:  # calls report what their conversations wait for
                 below = await self._asked_below()
         over = rests(folded)
         if over:
             below = await self._asked_below()
-        yield [*found, rest_of(folded, seq, ended and not over, below)]
+        yield [*items, rest_of(folded, seq, ended and not over, below)]
 
     async def items(self) -> AsyncGenerator[TurnItem]:
         """Yield the items one by one."""
@@ -401,19 +401,19 @@ class HostedDoor(ObjectStruct):
             tools: Tools that the client runs, for the turns from now on.
             instructions: The client's addition to the system prompt, for the same turns.
         """
-        found: HostedSession | None = None
+        session: HostedSession | None = None
         if id:
             with suppress(ConversationNotFound):
-                found = self.find(id)
-        if found is None:
+                session = self.find(id)
+        if session is None:
             with suppress(Conflict):  # another request was first
                 return self.create(agent, id, tools=tools, instructions=instructions)[0]
-            found = self.find(id)
+            session = self.find(id)
         setting = setting_of(instructions, tools)
         if not self.fits(id, setting):
             with self._host.chats.turn(self._tenant, id):
                 self.refit(id, agent, tools, instructions, setting)
-        return found
+        return session
 
     def create(
         self,
@@ -431,17 +431,17 @@ class HostedDoor(ObjectStruct):
         """
         host, tenant, setting = self._host, self._tenant, setting_of(instructions, tools)
         request = replace(self._request(agent, tools, instructions), id=id)
-        made = host.chats.with_room(tenant, lambda: host.create(tenant, request, chat=setting))
+        reply = host.chats.with_room(tenant, lambda: host.create(tenant, request, chat=setting))
         own = {tool.name for tool in agent.tools}
-        refused = [one.name for one in made.tools if one.executor != "server" and one.name in own]
+        refused = [one.name for one in reply.tools if one.executor != "server" and one.name in own]
         if refused:
-            host.delete(tenant, made.id)
+            host.delete(tenant, reply.id)
             raise Denied(
                 f"This server may not run these tools of the agent {agent.name!r}:"
                 f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
             )
-        place = store_id(tenant, made.id)
-        return HostedSession(host, tenant, made.id, self._change, place), made
+        place = store_id(tenant, reply.id)
+        return HostedSession(host, tenant, reply.id, self._change, place), reply
 
     def _request(
         self, agent: Published, tools: Sequence[ToolForm], instructions: str

@@ -109,22 +109,22 @@ class IdempotentCommands:
         # A key that a client gives contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
         digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))
-        found = self._records.find_answer(record.tenant, name, digest)
-        if found is None:
+        stored = self._records.find_answer(record.tenant, name, digest)
+        if stored is None:
             try:
                 # Not synced to the disk: after a power loss the inbox still has the key.
                 first, forced = _CommandOutcome(calls()), False
             except RefusedRequest as refused:  # the inbox never hears of it
                 first, forced = self._refusal(refused.error), True
             data = msgspec.json.encode(first)
-            found = self._records.store_answer(record.tenant, name, digest, data, forced)
-        kept = msgspec.json.decode(found, type=_CommandOutcome)
-        if kept.error:
-            fields = msgspec.json.decode(self._opened(kept.fields) or b"{}", type=dict[str, Field])
-            form = ErrorForm(kept.error, self._opened(kept.message).decode(), fields)
+            stored = self._records.store_answer(record.tenant, name, digest, data, forced)
+        done = msgspec.json.decode(stored, type=_CommandOutcome)
+        if done.error:
+            fields = msgspec.json.decode(self._opened(done.fields) or b"{}", type=dict[str, Field])
+            form = ErrorForm(done.error, self._opened(done.message).decode(), fields)
             raise error_of_form(form, errors.ConfigurationError)
         try:
-            work(kept.calls)
+            work(done.calls)
         except RefusedRequest as refused:
             outcome = self._refusal(refused.error)
             self._records.replace_answer(record.tenant, name, msgspec.json.encode(outcome))

@@ -98,8 +98,8 @@ class Intake:
         parts: list[bytes] = []
         size = 0
         while True:
-            left = began + GRACE_SECONDS + size / BYTES_PER_SECOND - clock()
-            timeout = max(0.0, min(IDLE_SECONDS, left))
+            seconds_left = began + GRACE_SECONDS + size / BYTES_PER_SECOND - clock()
+            timeout = max(0.0, min(IDLE_SECONDS, seconds_left))
             try:
                 async with asyncio.timeout(timeout):  # unlike `wait_for` it makes no task
                     message = await request.receive()

@@ -32,20 +32,20 @@ class KeyedLocks:
         """Hold the key's lock within the block. Yields False if another thread holds it and `wait`
         is False."""
         with self._lock:
-            found = self._locks.setdefault(key, _KeyedLock())
-            found.users += 1
+            entry = self._locks.setdefault(key, _KeyedLock())
+            entry.users += 1
         entered = False
         try:
-            entered = found.lock.acquire(blocking=wait)
+            entered = entry.lock.acquire(blocking=wait)
             if entered and self._leases is not None:
-                with self._leases.hold(f"{self._name} {key}", wait) as taken:
-                    yield taken
+                with self._leases.hold(f"{self._name} {key}", wait) as is_held:
+                    yield is_held
             else:
                 yield entered
         finally:
             if entered:
-                found.lock.release()
+                entry.lock.release()
             with self._lock:
-                found.users -= 1
-                if not found.users:
+                entry.users -= 1
+                if not entry.users:
                     del self._locks[key]

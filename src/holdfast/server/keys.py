@@ -70,23 +70,23 @@ class Keys:
         is too short or belongs to another tenant."""
         checked_id(tenant, "tenant")
         check_key(key)
-        found = self.tenant_of(key)
-        if found is None:
+        owner = self.tenant_of(key)
+        if owner is None:
             row = _hash(key), tenant, label, datetime.now(UTC).isoformat()
             statement = "INSERT INTO keys VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
             self._records.run(statement, *row)
-        elif found != tenant:
+        elif owner != tenant:
             raise ConfigurationError(
-                f"This key already belongs to tenant {found!r}. Use another key for {tenant!r}."
+                f"This key already belongs to tenant {owner!r}. Use another key for {tenant!r}."
             )
 
     def tenant_of(self, key: str) -> str | None:
         """Return the tenant of a key, or None. The comparison takes constant time."""
-        wanted = _hash(key)
+        digest = _hash(key)
         query = "SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?"
         tenant: str | None = None
-        for hashed, owner in self._records.rows(query, wanted[:16], wanted[:16] + "g"):
-            if hmac.compare_digest(hashed, wanted):
+        for hashed, owner in self._records.rows(query, digest[:16], digest[:16] + "g"):
+            if hmac.compare_digest(hashed, digest):
                 tenant = owner
         return tenant
 

@@ -61,39 +61,39 @@ class Lifecycle(ObjectStruct):
         returns the same answer. A `chat` has this setting, and the caller begins a run next."""
         checked_id(tenant, "tenant")
         digest = self._digest("create", request)
-        if (known := self._records.find_answer(tenant, key, digest)) is not None:
-            return _created(known)
+        if (earlier := self._records.find_answer(tenant, key, digest)) is not None:
+            return _created(earlier)
         id = _id(request.id)
         labels = _labels(request)
         options = records.ConversationOptions.requested(request)
-        wanted = self._agents.requested_parts(
+        parts = self._agents.requested_parts(
             tenant, request.agent, request.secrets, request.tools, options
         )
         if request.workspace:
             self._workspaces.check(tenant, request.workspace)
         workspace, own = request.workspace, False
-        if not workspace and self._agents.needs_runtime(wanted):
+        if not workspace and self._agents.needs_runtime(parts):
             workspace, own = self._workspaces.create(tenant), True
         try:
-            built = self._agents.build(wanted, workspace)  # reports an invalid agent now
+            built = self._agents.build(parts, workspace)  # reports an invalid agent now
             if options.undo:
                 self._workspaces.check_undo(tenant, workspace)
             self._check_free(tenant, id)
-            new = self._agents.new_record(id, wanted, built, workspace, own)
+            new = self._agents.new_record(id, parts, built, workspace, own)
             new = replace(new, driven=records.IDLE if chat is None else records.RUN)
             self._check()
-            made, most = encode(built.created(new)), self._bounds.conversations
+            body, most = encode(built.created(new)), self._bounds.conversations
             if labels is None:
                 also = None if chat is None else self._chats.insertion(tenant, id, chat)
-                answer = _created(self._records.add(new, made, key, digest, most, also))
-                self._agents.keep(new, wanted, built)
+                answer = _created(self._records.add(new, body, key, digest, most, also))
+                self._agents.keep(new, parts, built)
             else:
 
                 def write(place: str) -> bytes:
                     conversation = Conversation(built.agent, self._store, place)
                     conversation.hosting.execute(labels)
                     conversation.close()
-                    return made
+                    return body
 
                 answer = self._add_with_journal(new, key, digest, write)
         except BaseException:
@@ -111,34 +111,34 @@ class Lifecycle(ObjectStruct):
         omits are those of the original conversation."""
         record = self._records.find(tenant, id)
         digest = self._digest(f"fork {id}", request)
-        if (known := self._records.find_answer(tenant, key, digest)) is not None:
-            return _created(known)
+        if (answer := self._records.find_answer(tenant, key, digest)) is not None:
+            return _created(answer)
         new_id = _id(request.id)
-        kept = self._agents.stored_parts(record)
+        stored = self._agents.stored_parts(record)
         options, modules = record.options, request.tool_module_qualnames
         if modules is not None:
             options = replace(options, modules=modules)
         if request.client_tools is not None:
             options = replace(options, client_tools=request.client_tools)
-        form, secrets = kept.form, kept.secrets
+        form, secrets = stored.form, stored.secrets
         if request.agent is not None:
             # A different agent gets only secrets from this request, because it could send the
             # original ones anywhere.
             form, secrets = request.agent, {}
         if request.secrets is not None:
-            own = {} if request.agent is not None else forms.conversation_secrets(kept.secrets)
+            own = {} if request.agent is not None else forms.conversation_secrets(stored.secrets)
             secrets = forms.agent_secrets(request.secrets) | own
-        tools = kept.tools if request.tools is None else request.tools
+        tools = stored.tools if request.tools is None else request.tools
         if request.tools is not None and request.agent is None:
             form = forms.with_tools(form, [tool.name for tool in request.tools])
-        wanted = self._agents.requested_parts(tenant, form, secrets, tools, options)
+        parts = self._agents.requested_parts(tenant, form, secrets, tools, options)
         workspace, own = record.workspace, record.own_workspace
         if request.workspace is not None:
             workspace, own = request.workspace, False
             if workspace:
                 self._workspaces.check(tenant, workspace)
-        built = self._agents.build(wanted, workspace)
-        new = self._agents.new_record(new_id, wanted, built, workspace, own)
+        built = self._agents.build(parts, workspace)
+        new = self._agents.new_record(new_id, parts, built, workspace, own)
 
         def write(place: str) -> bytes:
             # A fork takes no lease of either conversation; it only reads the original.
@@ -163,15 +163,15 @@ class Lifecycle(ObjectStruct):
         """
         tenant, id = new.tenant, new.id
         with self._forking:
-            if (known := self._records.find_answer(tenant, key, digest)) is not None:
-                return _created(known)
+            if (answer := self._records.find_answer(tenant, key, digest)) is not None:
+                return _created(answer)
             self._check_free(tenant, id)
             new = replace(new, state="making")
             self._records.add(new, b"", "", b"", self._bounds.conversations)
             try:
-                made = write(records.store_id(tenant, id))
-                valid = self._records.mark_complete(tenant, id, made, key, digest)
-                if valid != made:  # another server was first
+                body = write(records.store_id(tenant, id))
+                valid = self._records.mark_complete(tenant, id, body, key, digest)
+                if valid != body:  # another server was first
                     self._remove_half(tenant, id)
                 else:
                     self._webhooks.look(records.store_id(tenant, id))
@@ -194,8 +194,8 @@ class Lifecycle(ObjectStruct):
         fork."""
         record, kind = self._records.find(tenant, id), shapes.RewoundConversation
         name, digest = f"\nrewind\n{key}" if key else "", self._digest(f"rewind {id}", request)
-        if (known := self._records.find_answer(tenant, name, digest)) is not None:
-            return msgspec.json.decode(known, type=kind)
+        if (answer := self._records.find_answer(tenant, name, digest)) is not None:
+            return msgspec.json.decode(answer, type=kind)
         if not record.options.undo:
             raise errors.ConfigurationError(
                 "rewind: this conversation keeps no snapshots of files. Create it with undo, or use"
@@ -210,10 +210,10 @@ class Lifecycle(ObjectStruct):
                 with suppress(errors.HoldfastError):
                     self.delete(tenant, forked.id)
             raise
-        found = kind(conversation=forked, files=files)
+        reply = kind(conversation=forked, files=files)
         if key:
-            self._records.store_answer(tenant, name, digest, encode(found))
-        return found
+            self._records.store_answer(tenant, name, digest, encode(reply))
+        return reply
 
     def write_title(self, tenant: str, id: str) -> str:
         """Write a title from the first message, like `Conversation.write_title`; return it."""
@@ -313,9 +313,9 @@ def _created(answer: bytes) -> shapes.CreatedConversation:
 def _labels(request: shapes.CreateRequest) -> cmd.Label | None:
     """Return the command that sets a new conversation's title and tags, or None. Raises
     `ConfigurationError`."""
-    given = request.title is not None or request.tags
-    return cmd.Label(request.title, add=request.tags) if given else None
+    has_labels = request.title is not None or request.tags
+    return cmd.Label(request.title, add=request.tags) if has_labels else None
 
 
-def _id(given: str) -> str:
-    return checked_id(given, "id") if given else os.urandom(16).hex()
+def _id(id: str) -> str:
+    return checked_id(id, "id") if id else os.urandom(16).hex()

@@ -35,8 +35,8 @@ class Listings(ObjectStruct):
         with all of these tags. `cursor` is the `next` of the page before. Raises
         `ConfigurationError`."""
         if status is not None and status not in [*ConversationStatus]:
-            known = ", ".join(ConversationStatus)
-            raise ConfigurationError(f"status takes one of {known}, not {status[:80]!r}.")
+            statuses = ", ".join(ConversationStatus)
+            raise ConfigurationError(f"status takes one of {statuses}, not {status[:80]!r}.")
         if cursor is not None and not cursor.isdecimal():
             raise ConfigurationError(f"cursor takes the `next` of a page, not {cursor[:80]!r}.")
         limit = max(1, min(limit, _MAX_PAGE))
@@ -47,9 +47,9 @@ class Listings(ObjectStruct):
             """Return the first conversations that fit, with the numbers of their records."""
             prefix, items = records.store_id(tenant, ""), list[tuple[int, Item]]()
             ids = [prefix + row[1] for row in rows]
-            found = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
+            summaries = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
             for place, (number, id, workspace, driven, created) in zip(ids, rows, strict=True):
-                summary = found.get(place) or Summary(id)
+                summary = summaries.get(place) or Summary(id)
                 item = item_of(summary, datetime.fromisoformat(created), workspace, driven)
                 if status in (None, item.status) and {*tags} <= {*item.tags}:
                     items.append((number, item))
@@ -72,5 +72,5 @@ class Listings(ObjectStruct):
             # conversations without events are idle and not in the store
             busy = {one.id for one in self._store.list() if one.status != status}
             return [id for id in self._records.ids(tenant) if prefix + id not in busy]
-        known = [one.id for one in self._store.list(status=status, tags=tags)]
-        return [id.removeprefix(prefix) for id in known if id.startswith(prefix)]
+        ids = [one.id for one in self._store.list(status=status, tags=tags)]
+        return [id.removeprefix(prefix) for id in ids if id.startswith(prefix)]

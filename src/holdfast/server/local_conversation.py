@@ -138,14 +138,14 @@ class LocalConversation:
             return False
         journal = conversation.hosting.journal
         with self._lock:
-            begun, before = self._begun, journal.fold.last_seq
+            runs, before = self._begun, journal.fold.last_seq
         conversation.hosting.advance(self._handing_over.is_set)
         handed_over = self._handing_over.is_set()
         self._handing_over.clear()
         with self._lock:
             status = conversation.status
             cut_off = status is ConversationStatus.CLOSED or conversation.failure is not None
-            if not cut_off and begun == self._begun:  # else the run is not over, or another began
+            if not cut_off and runs == self._begun:  # else the run is not over, or another began
                 self._running = self._running and status is RUNNING
         return self.has_work and (handed_over or journal.fold.last_seq > before)
 
@@ -186,9 +186,9 @@ class LocalConversation:
         with hosting.journal.changed:
             if hosting.journal.closed:
                 return None
-            found = hosting.journal.fold.copy()
-            found.keep_questions(hosting.questions.awaits)
-            return found
+            folded = hosting.journal.fold.copy()
+            folded.keep_questions(hosting.questions.awaits)
+            return folded
 
     def awaits_below(self, place: str, question_id: str) -> bool:
         """Return True if a call of a spawned conversation waits for the answer to a question."""

@@ -70,12 +70,12 @@ class NamedLeases:
         """Hold a lease within the block. Only one thread of this server may ask for it. Yields
         False if another server has it and `wait` is False."""
         until = time.monotonic() + 2 * _SECONDS
-        while not (taken := self.take(name, _SECONDS)) and wait:
+        while not (is_held := self.take(name, _SECONDS)) and wait:
             if time.monotonic() >= until:
                 raise StoreError("Another server is at this for too long. Try again.")
             time.sleep(_PAUSE_SECONDS)
         try:
-            yield taken
+            yield is_held
         finally:
-            if taken:
+            if is_held:
                 self.drop(name)

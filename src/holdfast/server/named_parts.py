@@ -103,10 +103,10 @@ class NamedParts:
                 return msgspec.json.decode(own)
             offered = self._offered.get(name)
             if offered is None:
-                known = [item.name for item in self.models(tenant)]
+                names = [item.name for item in self.models(tenant)]
                 raise ConfigurationError(
-                    f"agent: this server has no model {name!r}.{did_you_mean(name, known)} It has:"
-                    f" {', '.join(known) or 'none'}."
+                    f"agent: this server has no model {name!r}.{did_you_mean(name, names)} It has:"
+                    f" {', '.join(names) or 'none'}."
                 )
             secrets = {key: variable(value) for key, value in offered.secrets.items()}
             return forms.with_variables(offered.form, secrets.get)
@@ -114,10 +114,10 @@ class NamedParts:
         def secret(name: str) -> str | None:
             if _RESERVED.fullmatch(name):
                 return None
-            found = self._find(tenant, "secret", name)
-            if found is None:
+            data = self._find(tenant, "secret", name)
+            if data is None:
                 return None
-            return variable(msgspec.json.decode(found, type=SecretValue).value)
+            return variable(msgspec.json.decode(data, type=SecretValue).value)
 
         form = forms.with_models(form, named)
         return forms.with_variables(form, secret, hidden=True), values
@@ -132,13 +132,13 @@ class NamedParts:
 
     def models(self, tenant: str) -> list[ModelItem]:
         """Return the models that a tenant may name, by name."""
-        found = {name: _item(name, "server", one.form) for name, one in self._offered.items()}
+        items = {name: _item(name, "server", one.form) for name, one in self._offered.items()}
         secrets = set(self._names(tenant, "secret"))
         for name in self._names(tenant, "model"):
             own = self._find(tenant, "model", name)
             if own is not None:  # otherwise it was removed meanwhile
-                found[name] = _item(name, "tenant", msgspec.json.decode(own), secrets)
-        return [found[name] for name in sorted(found)]
+                items[name] = _item(name, "tenant", msgspec.json.decode(own), secrets)
+        return [items[name] for name in sorted(items)]
 
     def set_model(self, tenant: str, name: str, form: Any) -> None:
         """Keep a tenant's model under a name, in place of an earlier one. Raises `TooMany`."""
@@ -152,12 +152,12 @@ class NamedParts:
 
     def secrets(self, tenant: str) -> dict[str, str]:
         """Return the names and descriptions of a tenant's secrets."""
-        found: dict[str, str] = {}
+        descriptions: dict[str, str] = {}
         for name in self._names(tenant, "secret"):
             data = self._find(tenant, "secret", name)
             if data is not None:
-                found[name] = msgspec.json.decode(data, type=SecretValue).description
-        return found
+                descriptions[name] = msgspec.json.decode(data, type=SecretValue).description
+        return descriptions
 
     def set_secret(self, tenant: str, name: str, secret: SecretValue) -> None:
         """Keep a tenant's secret under a name, in place of an earlier one. Raises `TooMany`, and
@@ -224,7 +224,7 @@ def _item(
     settings = cast("dict[str, Any]", form) if isinstance(form, dict) else {}
     prices: dict[str, Any] = settings.get("prices") or {}
     # A price may be a variable.
-    given = {kind: one for kind, one in prices.items() if isinstance(one, int | float)}
+    known_prices = {kind: one for kind, one in prices.items() if isinstance(one, int | float)}
     keys = [_has_key(key, secrets) for _, _, key in members]
     return ModelItem(
         name=name,
@@ -232,8 +232,8 @@ def _item(
         model=model,
         key=bool(keys) and all(keys),
         context_window=min(windows) if windows and len(windows) == len(members) else None,
-        input_price=given.get("input", info and info.input_price),
-        output_price=given.get("output", info and info.output_price),
+        input_price=known_prices.get("input", info and info.input_price),
+        output_price=known_prices.get("output", info and info.output_price),
     )
 
 

@@ -82,9 +82,9 @@ class NotifyingStore:
         rung = self._store.ring(before, limit, drafted)
         for id, events in drafts.items():
             with suppress(StoreError):  # whoever opens a damaged conversation reports it
-                written = self._store.read(id, events[0].seq - 1, len(events)) if events else []
-                if written and written[-1].id == events[-1].id:  # the store may have declined it
-                    self._listener(id, written)
+                stored = self._store.read(id, events[0].seq - 1, len(events)) if events else []
+                if stored and stored[-1].id == events[-1].id:  # the store may have declined it
+                    self._listener(id, stored)
         return rung
 
     def delete(self, conversation_id: str) -> None:

@@ -74,11 +74,11 @@ class OpenConversations(ObjectStruct):
 
     def _enter(self, id: str) -> _Entry:
         while True:
-            found = self._enter_once(id)
-            if isinstance(found, _Entry):
-                return found
-            if found is not None:
-                found.wait()
+            result = self._enter_once(id)
+            if isinstance(result, _Entry):
+                return result
+            if result is not None:
+                result.wait()
 
     def _enter_once(self, id: str) -> _Entry | threading.Event | None:
         """Return the entry with one more user. Otherwise try again, after the returned event."""

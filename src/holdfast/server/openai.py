@@ -157,21 +157,21 @@ class ChatTurn(msgspec.Struct):
 
     def __post_init__(self) -> None:
         """Encode each message once: clients send the whole thread with every request."""
-        found = sha256(self.base)
+        messages_hash = sha256(self.base)
         for message in self.history:
-            found.update(_canonical(message))
-        self.past = found.digest()
-        asked = sha256(self.past + self.setting)
+            messages_hash.update(_canonical(message))
+        self.past = messages_hash.digest()
+        request_hash = sha256(self.past + self.setting)
         for encoded in map(_canonical, self.new):
-            found.update(encoded)
-            asked.update(encoded)
-        self.asked, self._messages = asked.digest(), found
+            messages_hash.update(encoded)
+            request_hash.update(encoded)
+        self.asked, self._messages = request_hash.digest(), messages_hash
 
     def answered(self, answer: ChatMessage) -> bytes:
         """Return the hash of all messages with the `answer`: the history of a next request."""
-        found = self._messages.copy()
-        found.update(_canonical(answer))
-        return found.digest()
+        messages_hash = self._messages.copy()
+        messages_hash.update(_canonical(answer))
+        return messages_hash.digest()
 
 
 def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
@@ -201,7 +201,7 @@ def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
         raise ConfigurationError(
             "The last message is the assistant's, so there is nothing to answer."
         )
-    said: list[tuple[Content, ...]] = []
+    messages: list[tuple[Content, ...]] = []
     results: dict[str, ToolResult] = {}
     for message in new:
         content = content_of(message.content, "messages")
@@ -216,7 +216,7 @@ def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
                 )
             results[message.tool_call_id] = ToolResult(content)
         elif content:
-            said.append(content)
+            messages.append(content)
         else:
             raise ConfigurationError("A user's message has no content.")
     offers = _offers(request, agent)
@@ -224,7 +224,7 @@ def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
     instructions = "\n\n".join(text for text in system if text.strip())
     base = _hash([agent.name, agent.form.mapping, [tool.name for tool in agent.tools]])
     setting = setting_of(instructions, offers)
-    return ChatTurn(instructions, history, said, results, offers, base, setting, new)
+    return ChatTurn(instructions, history, messages, results, offers, base, setting, new)
 
 
 def setting_of(instructions: str, tools: Sequence[ToolForm]) -> bytes:
@@ -250,8 +250,8 @@ def _check_calls(history: Sequence[ChatMessage]) -> None:
 def _offers(request: ChatRequest, agent: Published) -> list[ToolForm]:
     if request.tool_choice == "none":
         return []
-    taken = {tool.name for tool in agent.tools}
-    found: list[ToolForm] = []
+    own_names = {tool.name for tool in agent.tools}
+    offers: list[ToolForm] = []
     for index, offer in enumerate(request.tools or []):
         function = offer.function
         if offer.type != "function":
@@ -263,13 +263,13 @@ def _offers(request: ChatRequest, agent: Published) -> list[ToolForm]:
                 f"tools[{index}]: name takes 1 to 128 letters, digits, '_', '.' and '-', not"
                 f" {function.name[:100]!r}."
             )
-        if function.name in taken:
+        if function.name in own_names:
             raise ConfigurationError(
                 f"tools[{index}]: the name {function.name!r} is taken by a tool of the agent or by"
                 " an earlier tool of this request."
             )
-        taken.add(function.name)
-        found.append(
+        own_names.add(function.name)
+        offers.append(
             ToolForm(
                 name=function.name,
                 description=function.description or "",
@@ -278,7 +278,7 @@ def _offers(request: ChatRequest, agent: Published) -> list[ToolForm]:
                 parallel=request.parallel_tool_calls is not False,
             )
         )
-    return found
+    return offers
 
 
 def content_of(
@@ -291,31 +291,31 @@ def content_of(
         return ()
     if isinstance(content, str):
         return (TextContent(content),) if content else ()
-    found: list[Content] = []
+    blocks: list[Content] = []
     for part in content:
         kind, text = part.get("type"), part.get("text")
         if kind in ("text", "input_text") and isinstance(text, str):
-            found.append(TextContent(text))
+            blocks.append(TextContent(text))
         elif kind == "refusal" and isinstance(part.get("refusal"), str):
-            found.append(TextContent(str(part["refusal"])))
+            blocks.append(TextContent(str(part["refusal"])))
         elif kind == "image_url":
-            given: Any = part.get("image_url")
-            url = _field(given, "url") if isinstance(given, dict) else given
-            found.append(_picture(url, where))
+            image_url: Any = part.get("image_url")
+            url = _field(image_url, "url") if isinstance(image_url, dict) else image_url
+            blocks.append(_picture(url, where))
         elif kind == "file":
-            found.append(_file(part.get("file"), where))
+            blocks.append(_file(part.get("file"), where))
         elif kind == "input_audio":
-            found.append(_sound(part.get("input_audio"), where))
+            blocks.append(_sound(part.get("input_audio"), where))
         else:
             raise ConfigurationError(
                 f"{where}: content takes parts of the types text, image_url, file and input_audio,"
                 f" not {str(kind)[:50]!r}."
             )
-    return tuple(found)
+    return tuple(blocks)
 
 
-def _field(given: Any, name: str) -> str:
-    value: Any = cast("dict[str, Any]", given).get(name) if isinstance(given, dict) else None
+def _field(fields: Any, name: str) -> str:
+    value: Any = cast("dict[str, Any]", fields).get(name) if isinstance(fields, dict) else None
     return value if isinstance(value, str) else ""
 
 
@@ -340,18 +340,18 @@ def _inline(url: str, field: str, what: str, where: str) -> tuple[str, bytes]:
 
 def _decoded(data: str, field: str, what: str, where: str) -> bytes:
     try:
-        found = b64decode(data, validate=True)
+        decoded = b64decode(data, validate=True)
     except ValueError:
-        found = b""
-    if not found:
+        decoded = b""
+    if not decoded:
         raise ConfigurationError(f"{where}: {field} has an {what} that is not Base64.") from None
-    if len(found) > _MAX_FILE_BYTES:
+    if len(decoded) > _MAX_FILE_BYTES:
         raise ConfigurationError(f"{where}: an {what} may have at most {_MAX_FILE_BYTES:,} bytes.")
-    return found
+    return decoded
 
 
-def _file(given: Any, where: str) -> Content:
-    data, file_id, name = (_field(given, key) for key in ("file_data", "file_id", "filename"))
+def _file(value: Any, where: str) -> Content:
+    data, file_id, name = (_field(value, key) for key in ("file_data", "file_id", "filename"))
     if bool(data) == bool(file_id):
         raise ConfigurationError(f"{where}: file takes one of file_data and file_id.")
     if file_id:
@@ -360,13 +360,13 @@ def _file(given: Any, where: str) -> Content:
         raise ConfigurationError(
             f"{where}: file_data takes a data: URL, such as data:application/pdf;base64,..."
         )
-    kind, found = _inline(data, "file_data", "attachment", where)
-    return FileContent(found, kind or "application/octet-stream", name=name)
+    kind, inline_data = _inline(data, "file_data", "attachment", where)
+    return FileContent(inline_data, kind or "application/octet-stream", name=name)
 
 
-def _sound(given: Any, where: str) -> Content:
-    kind = _field(given, "format").lower()
-    data = _decoded(_field(given, "data"), "input_audio", "attachment", where)
+def _sound(value: Any, where: str) -> Content:
+    kind = _field(value, "format").lower()
+    data = _decoded(_field(value, "data"), "input_audio", "attachment", where)
     if not _SOUND_FORMAT.fullmatch(kind):
         raise ConfigurationError(f"{where}: input_audio takes a format such as wav or mp3.")
     return AudioContent(data, f"audio/{'mpeg' if kind == 'mp3' else kind}")
@@ -402,13 +402,13 @@ def history_events(turn: ChatTurn, model: str) -> list[ev.AnyEvent]:
     for a new result without a matching call."""
     answers = _answers(turn)
     now = datetime.now(UTC)
-    found: list[ev.AnyEvent] = []
+    events: list[ev.AnyEvent] = []
 
     def add(kind: Callable[..., ev.AnyEvent], id: str, **fields: Any) -> None:
-        found.append(kind(seq=len(found) + 1, id=id, timestamp=now, **fields))
+        events.append(kind(seq=len(events) + 1, id=id, timestamp=now, **fields))
 
     for index, message in enumerate(turn.history):
-        seq, id = len(found) + 1, f"h{index + 1}"
+        seq, id = len(events) + 1, f"h{index + 1}"
         content = content_of(message.content, "messages")
         if message.role == "user" and content:
             add(ev.MessageAdded, id, content=content)
@@ -423,21 +423,21 @@ def history_events(turn: ChatTurn, model: str) -> list[ev.AnyEvent]:
                     "Not run: the client gave no result.", "cancelled"
                 )
                 add(ev.ToolCallFinished, f"r{call.id}", call_id=call.id, result=result)
-    if found:  # separates the steps of the history from the new run
+    if events:  # separates the steps of the history from the new run
         add(ev.StatusChanged, "idle", status="idle", reason="taken over")
     # Without a new message the conversation would not start by itself; a paused one is resumed.
-    if found and not turn.said:
+    if events and not turn.said:
         add(ev.StatusChanged, "paused", status="paused", reason="taken over")
-    return found
+    return events
 
 
 def _answers(turn: ChatTurn) -> dict[int, _PastAnswer]:
     """Return the history's answers by their index. A result belongs to the last call with its id
     that precedes it and has no result yet."""
-    found: dict[int, _PastAnswer] = {}
+    answers: dict[int, _PastAnswer] = {}
 
     def place(call_id: str, result: ToolResult) -> bool:
-        for past in reversed(found.values()):
+        for past in reversed(answers.values()):
             if call_id in past.calls and call_id not in past.results:
                 past.results[call_id] = result
                 return True
@@ -445,7 +445,7 @@ def _answers(turn: ChatTurn) -> dict[int, _PastAnswer]:
 
     for index, message in enumerate(turn.history):
         if message.role == "assistant":
-            found[index] = _PastAnswer({call.id: call for call in message.tool_calls or []})
+            answers[index] = _PastAnswer({call.id: call for call in message.tool_calls or []})
         elif message.role == "tool":
             place(message.tool_call_id or "", ToolResult(content_of(message.content, "messages")))
     for call_id, result in turn.results.items():
@@ -454,7 +454,7 @@ def _answers(turn: ChatTurn) -> dict[int, _PastAnswer]:
                 f"messages: the result for the call {call_id[:100]!r} matches no earlier call"
                 " without a result."
             )
-    return found
+    return answers
 
 
 def _call(called: ClientToolCall, id: str) -> ToolCall:

@@ -140,15 +140,15 @@ class TurnProgress:
         return "tool_calls" if self.calls else "length" if self.stop_reason == "length" else "stop"
 
     def message(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        reply: dict[str, Any] = {
             "role": "assistant",
             "content": self.text or (None if self.calls or self.refusal else ""),
             "refusal": self.refusal or None,
             "annotations": self.annotations,
         }
         if self.calls:
-            found["tool_calls"] = [wire_call(call) for call in self.calls]
-        return found
+            reply["tool_calls"] = [wire_call(call) for call in self.calls]
+        return reply
 
     def as_sent_back(self) -> ChatMessage:
         """Return the answer in the form in which the client will send it with its next request."""
@@ -187,8 +187,8 @@ def wire_call(call: ToolCall) -> dict[str, Any]:
 
 def completion(id: str, created: int, model: str, progress: TurnProgress) -> dict[str, Any]:
     choice = _choice("message", progress.message(), progress.finish_reason)
-    found = _envelope("chat.completion", id, created, model, [choice])
-    return {**found, "usage": progress.tokens()}
+    envelope = _envelope("chat.completion", id, created, model, [choice])
+    return {**envelope, "usage": progress.tokens()}
 
 
 def chunk(
@@ -202,8 +202,8 @@ def chunk(
     """Return one `chat.completion.chunk` as a server-sent event. Without a delta it holds only
     the usage. `more` are further fields."""
     choices = [] if delta is None else [_choice("delta", delta, finish_reason)]
-    found = _envelope("chat.completion.chunk", id, created, model, choices)
-    return b"data: %b\n\n" % msgspec.json.encode({**found, **more})
+    envelope = _envelope("chat.completion.chunk", id, created, model, choices)
+    return b"data: %b\n\n" % msgspec.json.encode({**envelope, **more})
 
 
 def _choice(name: str, content: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:

@@ -117,8 +117,8 @@ def destination_of(url: str, allowed: AllowedHosts) -> Destination:
     host = (parts.hostname or "").rstrip(".")
     # No backslash, which some parsers treat as a slash.
     plain = len(url) <= _MAX_URL_CHARACTERS and re.fullmatch(r"[!-[\]-~]+", url) is not None
-    known = parts.scheme in ("https", "http") and port != 0
-    if not plain or not known or not re.fullmatch(r"[a-z0-9_.:-]+", host):
+    is_supported = parts.scheme in ("https", "http") and port != 0
+    if not plain or not is_supported or not re.fullmatch(r"[a-z0-9_.:-]+", host):
         raise ConfigurationError(
             "url must be https://host[:port]/path in ASCII with at most 2,000 characters."
         )
@@ -127,14 +127,14 @@ def destination_of(url: str, allowed: AllowedHosts) -> Destination:
             "url must not contain a user name, a password or a fragment. The receiver verifies the"
             " signature instead."
         )
-    named, tls = allowed.named(host), parts.scheme == "https"
-    if not tls and not named:
+    is_named, tls = allowed.named(host), parts.scheme == "https"
+    if not tls and not is_named:
         raise ConfigurationError(
             "url must use https. http is only for hosts that the server's operator allows"
             " (--webhook-allow)."
         )
     address, local = _literal(host), host == "localhost" or host.endswith(".localhost")
-    if not named and (local or (address is not None and not is_public(address))):
+    if not is_named and (local or (address is not None and not is_public(address))):
         raise _not_public(host)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Destination(tls, host, port or (443 if tls else 80), target)
@@ -251,8 +251,8 @@ class WebhookSender(ObjectStruct):
             loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         )
         lookup.add_done_callback(self._looked_up)
-        found = await asyncio.shield(lookup)
-        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        places = await asyncio.shield(lookup)
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in places))
         if not self.allowed.named(place.host):
             for address in addresses:
                 read = ipaddress.ip_address(address.partition("%")[0])
@@ -278,7 +278,7 @@ class WebhookSender(ObjectStruct):
             lookup.exception()  # marks the exception as retrieved
 
     async def _exchange(self, connection: _Connection, request: bytes) -> DeliveryOutcome:
-        kept = False
+        is_reusable = False
         try:
             connection.writer.write(request)
             with suppress(ConnectionError):  # the receiver may have answered before it hung up
@@ -289,12 +289,12 @@ class WebhookSender(ObjectStruct):
                 head = await connection.reader.readuntil(b"\r\n\r\n")
                 status, headers = parse_head(head[:-4].decode("latin-1"), self.place.authority)
             with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
-                kept = await _past_body(connection.reader, status, headers)
+                is_reusable = await _past_body(connection.reader, status, headers)
             redirect = ", a redirect, which is not followed" if 300 <= status < 400 else ""
             error = "" if 200 <= status < 300 else f"The receiver answered {status}{redirect}."
             return DeliveryOutcome(status, error, wait=_wait(headers))
         finally:
-            if kept:
+            if is_reusable:
                 self.idle.append(connection)
             else:
                 connection.close()

@@ -119,8 +119,8 @@ class Policy:
                 from importlib.metadata import entry_points
 
                 modules = {entry.module for entry in entry_points(group=GROUP)}
-                named = [module for module in modules if _MODULE.fullmatch(module)]
-                packages = {module.rpartition(".")[0] or module for module in named}
+                module_names = [module for module in modules if _MODULE.fullmatch(module)]
+                packages = {module.rpartition(".")[0] or module for module in module_names}
                 self._packages = tuple(sorted(packages))
             return self._packages
 
@@ -219,16 +219,16 @@ def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
     document, _ = load(mapping, "agent")
     for place, target in _named(document, policy.hook_commands):
         module, _, qualname = target.partition(":")
-        found: Any = sys.modules.get(module)
+        loaded: Any = sys.modules.get(module)
         for part in qualname.split(".") if qualname else ():
-            found = getattr(found, part, None)
+            loaded = getattr(loaded, part, None)
             home: Any = (
-                getattr(found, "__module__", None)
-                if inspect.isclass(found) or inspect.isroutine(found)
+                getattr(loaded, "__module__", None)
+                if inspect.isclass(loaded) or inspect.isroutine(loaded)
                 else module
             )
             foreign = not isinstance(home, str) or not policy.allows(home)
-            if foreign or isinstance(found, ModuleType):
+            if foreign or isinstance(loaded, ModuleType):
                 raise place.error(
                     f"{target!r} is not defined by {module}. Name an object that {module} defines"
                     " itself."

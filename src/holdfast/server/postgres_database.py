@@ -167,18 +167,18 @@ class PostgresDatabase:
     def _begun(self, begin: LiteralString) -> Generator[Connection]:
         """Lend a connection in a transaction. A broken connection is replaced before it begins."""
         deadline = time.monotonic() + self._pool.timeout
-        begun = False
-        while not begun:
+        is_begun = False
+        while not is_begun:
             try:
                 with self._pool.connection(deadline) as connection:
                     connection.execute(begin)
-                    begun = True
+                    is_begun = True
                     yield connection
             except (psycopg.Error, UnicodeError) as error:
-                lost = isinstance(error, psycopg.Error) and broken(error)
-                if lost:
+                is_broken = isinstance(error, psycopg.Error) and broken(error)
+                if is_broken:
                     self._pool.drop()
-                if begun or not lost or time.monotonic() >= deadline:
+                if is_begun or not is_broken or time.monotonic() >= deadline:
                     text = reason(error) if isinstance(error, psycopg.Error) else str(error)
                     raise StoreError(f"{self._place} cannot be used: {text}.") from None
                 time.sleep(_RETRY_SECONDS)

@@ -233,8 +233,8 @@ class Records:
     def fact(self, name: str, value: bytes) -> bytes:
         """Return a stored fact about the servers, which is `value` if there was none."""
         self.run("INSERT INTO facts VALUES (?, ?) ON CONFLICT DO NOTHING", name, value)
-        [(found,)] = self.rows("SELECT value FROM facts WHERE name = ?", name)
-        return bytes(found)
+        [(data,)] = self.rows("SELECT value FROM facts WHERE name = ?", name)
+        return bytes(data)
 
     def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
         with self.reading() as db:
@@ -270,12 +270,12 @@ class Records:
         """Store an answer under an idempotency key. Return the valid answer, which is an earlier
         one if there is one. Raises `Conflict` like `find_answer`."""
         with self.writing(forced) as db:
-            found = _answered(db, tenant, key, digest)
-            if found is None:
+            earlier = _answered(db, tenant, key, digest)
+            if earlier is None:
                 self._prune(db)
                 if not _answer(db, tenant, key, digest, answer):  # another server was first
-                    found = _answered(db, tenant, key, digest)
-            return answer if found is None else found
+                    earlier = _answered(db, tenant, key, digest)
+            return answer if earlier is None else earlier
 
     def replace_answer(self, tenant: str, key: str, answer: bytes) -> None:
         statement = "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?"
@@ -295,8 +295,8 @@ class Records:
         the id is taken or the key was used for another request, and `TooMany` beyond `most`
         conversations of the tenant."""
         with self.writing(lock=CONVERSATIONS) as db:
-            if key and (found := _answered(db, new.tenant, key, digest)) is not None:
-                return found
+            if key and (earlier := _answered(db, new.tenant, key, digest)) is not None:
+                return earlier
             query = "SELECT state, number, created FROM conversations WHERE tenant = ? AND id = ?"
             taken = db.execute(query, (new.tenant, new.id)).fetchone()
             if taken is not None:
@@ -338,8 +338,8 @@ class Records:
         """Mark a conversation that was `making` as complete, because its journal exists now, unless
         the key has another answer. Return the valid answer."""
         with self.writing(lock=CONVERSATIONS) as db:
-            if key and (found := _answered(db, tenant, key, digest)) is not None:
-                return found
+            if key and (earlier := _answered(db, tenant, key, digest)) is not None:
+                return earlier
             where = "tenant = ? AND id = ? AND state = 'making'"
             db.execute(f"UPDATE conversations SET state = '' WHERE {where}", (tenant, id))
             if key:
@@ -399,8 +399,8 @@ class Records:
         if ids is not None:
             query += " AND id IN (SELECT value FROM json_each(?))"
             values.append(msgspec.json.encode(ids).decode())
-        found: Any = self.rows(query + " ORDER BY number DESC LIMIT ?", *values, limit)
-        return found
+        rows: Any = self.rows(query + " ORDER BY number DESC LIMIT ?", *values, limit)
+        return rows
 
     def ids(self, tenant: str) -> list[str]:
         """Return the ids of all of a tenant's conversations, including those being created or
@@ -412,10 +412,10 @@ class Records:
         query = "SELECT tenant, id FROM conversations WHERE driven > 0 AND state = ''"
         return [(tenant, id) for tenant, id in self.rows(f"{query} ORDER BY number")]
 
-    def run_until_rest(self, found: Sequence[ConversationRecord]) -> None:
+    def run_until_rest(self, records: Sequence[ConversationRecord]) -> None:
         """Note of those conversations that are not driven that they run until they rest, in one
         transaction."""
-        if numbers := ", ".join([str(record.number) for record in found]):
+        if numbers := ", ".join([str(record.number) for record in records]):
             query = (
                 f"UPDATE conversations SET driven = ? WHERE driven = 0 AND number IN ({numbers})"
             )
@@ -467,8 +467,8 @@ class Records:
             db.execute(f"{statement} WHERE number = ?", row)
             _sweep(db, record.agent, record.tools)
         agent, tools = hashes
-        changed = {"agent": agent, "tools": tools, "options": options, "secrets": secrets}
-        return msgspec.structs.replace(record, **changed)
+        changes = {"agent": agent, "tools": tools, "options": options, "secrets": secrets}
+        return msgspec.structs.replace(record, **changes)
 
     def set_secrets(self, record: ConversationRecord, sealed: bytes) -> ConversationRecord:
         """Replace the sealed secrets."""
@@ -490,11 +490,11 @@ class Records:
     def interrupted(self, all: bool = False) -> list[ConversationRecord]:
         """Return the conversations whose creation or removal was interrupted; with `all` also those
         that another server may be making."""
-        found = [_record(row) for row in self.rows(f"{_SELECT} state <> ''")]
+        records = [_record(row) for row in self.rows(f"{_SELECT} state <> ''")]
         abandoned = self._abandoned
         return [
             one
-            for one in found
+            for one in records
             if all or one.state != "making" or abandoned(one.created.isoformat())
         ]
 
@@ -514,8 +514,8 @@ def _record(row: tuple[Any, ...]) -> ConversationRecord:
     settings = msgspec.json.decode(options, type=ConversationOptions)
     when = datetime.fromisoformat(created)
     place = number, tenant, id, state, driven & ~_WANTED, workspace
-    wanted = bool(driven & _WANTED)
-    return ConversationRecord(*place, bool(own), agent, tools, settings, secrets, when, wanted)
+    is_wanted = bool(driven & _WANTED)
+    return ConversationRecord(*place, bool(own), agent, tools, settings, secrets, when, is_wanted)
 
 
 def _answered(db: Statements, tenant: str, key: str, digest: bytes) -> bytes | None:

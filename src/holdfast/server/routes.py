@@ -125,23 +125,23 @@ class Description:
         answer: dict[str, Any] = {"schema": schema if gives is None else self._ref(gives)}
         if gave is not None:
             answer["example"] = gave
-        found: dict[int | str, Any] = {status: {"description": "Success."}}
+        responses: dict[int | str, Any] = {status: {"description": "Success."}}
         if status != 204:
-            found[status]["content"] = {given: answer}
+            responses[status]["content"] = {given: answer}
         if media_type != "application/json":
             body = (408,)
         else:
             body = () if takes is None else (408, 415, 422)
         for code in sorted({*(() if open else _GUARD_STATUSES), 403, 400, *body, *also}):
-            found[code] = {
+            responses[code] = {
                 "description": _MEANINGS[code],
                 "content": {"application/json": {"schema": self._ref(ErrorAnswer)}},
             }
             if code in (429, 503):
-                found[code]["headers"] = _RETRY
+                responses[code]["headers"] = _RETRY
             if code == 401:
                 challenge = {"description": "Bearer", "schema": {"type": "string"}}
-                found[code]["headers"] = {"WWW-Authenticate": challenge}
+                responses[code]["headers"] = {"WWW-Authenticate": challenge}
         extra: dict[str, Any] = {"security": []} if open else {}
         if client and not open:
             extra["parameters"] = [CLIENT]
@@ -151,7 +151,7 @@ class Description:
                 content["example"] = example
             required = bool(takes and any(field.required for field in fields(takes)))
             extra["requestBody"] = {"required": required, "content": {media_type: content}}
-        return {"responses": found, "openapi_extra": extra, "status_code": status}
+        return {"responses": responses, "openapi_extra": extra, "status_code": status}
 
     def _ref(self, type: Any) -> dict[str, Any]:
         if type not in self._types:
@@ -161,7 +161,7 @@ class Description:
     def whole(self, app: FastAPI) -> dict[str, Any]:
         from fastapi.openapi.utils import get_openapi
 
-        found = get_openapi(
+        document = get_openapi(
             title="Holdfast agent server",
             version=__version__,
             description=_DESCRIPTION,
@@ -174,15 +174,15 @@ class Description:
         schemas = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
         for name, schema in schemas.items():
             schema["title"] = _published(schema.get("title", name))
-        components = found.setdefault("components", {})
+        components = document.setdefault("components", {})
         components.setdefault("schemas", {}).update(
             {_published(name): schema for name, schema in schemas.items()}
         )
         components["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer", "description": "A key of this server."}
         }
-        found["security"] = [{"key": []}]
-        return found
+        document["security"] = [{"key": []}]
+        return document
 
 
 def _published(name: str) -> str:
@@ -261,8 +261,8 @@ class Routes(ObjectStruct):
                     arguments["body"] = await self.service.json(request, takes, largest)
                 if "tenant" in parameters:
                     arguments["tenant"] = self.service.caller(request).tenant
-                found = await work(functools.partial(endpoint, **arguments))
-                return Response(status_code=204) if status == 204 else answer(found, status)
+                result = await work(functools.partial(endpoint, **arguments))
+                return Response(status_code=204) if status == 204 else answer(result, status)
 
             async def answering(request: Request, **arguments: Any) -> Response:
                 try:

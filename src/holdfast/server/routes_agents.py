@@ -57,24 +57,24 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     ) -> CreatedConversation:
         """The agent's tools run on the server, their questions wait for an answer, and the
         model's answers are streamed."""
-        found = agents.get(agent)
-        if found is None:
+        published = agents.get(agent)
+        if published is None:
             names = ", ".join(agents) or "none"
             raise NotFound(
                 f"This server publishes no agent with this name. It publishes: {names}.",
                 "agent",
                 agent,
             )
-        made = host.create(tenant, _request(found, body), key or "")
-        if refused := [tool.name for tool in made.tools if tool.executor != "server"]:
+        answer = host.create(tenant, _request(published, body), key or "")
+        if refused := [tool.name for tool in answer.tools if tool.executor != "server"]:
             # An earlier request under the same key may have deleted the conversation already.
             with suppress(ConversationNotFound):
-                host.delete(tenant, made.id)
+                host.delete(tenant, answer.id)
             raise Denied(
                 f"This server may not run these tools of the agent: {', '.join(refused)}. Its"
                 " operator can allow them with --allow-tools."
             )
-        return made
+        return answer
 
     @routes.under("/api/conversations", "conversations").post(
         "/{id}/use",
@@ -92,11 +92,11 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         except NotFound as error:
             if error.kind != "agent":
                 raise
-            found = agents.get(body.agent)
-            if found is None:
+            published = agents.get(body.agent)
+            if published is None:
                 text = f"{error} This server publishes: {', '.join(agents) or 'none'}."
                 raise NotFound(text, error.kind, error.id) from error
-            request = AgentRequest(**found.fields, client_tools=False)
+            request = AgentRequest(**published.fields, client_tools=False)
             return AgentChosen(host.use(tenant, id, request).status, replaced=True)
         return AgentChosen(host.status(tenant, id))
 

@@ -102,7 +102,7 @@ def add(routes: Routes) -> None:
             at = locate(name, address or None)
         except ConfigurationError as error:
             return ModelAdvice(problem=str(error).removeprefix("LLM: "))
-        found = model_info(name, at.provider, at.base_url)
+        info = model_info(name, at.provider, at.base_url)
         with host.workspaces.runtimes.temporary() as runtime:
             tools = [tool.name for tool in runtime.tools_for(name)]
         return ModelAdvice(
@@ -111,9 +111,9 @@ def add(routes: Routes) -> None:
             variable="" if address else host.named.key_for(tenant, name),
             local=is_local(urlsplit(at.base_url).hostname or ""),
             tools=tools,
-            context_window=found and found.context_window,
-            input_price=found and found.input_price,
-            output_price=found and found.output_price,
+            context_window=info and info.context_window,
+            input_price=info and info.input_price,
+            output_price=info and info.output_price,
         )
 
 

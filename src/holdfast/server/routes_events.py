@@ -92,13 +92,13 @@ def add(routes: Routes) -> None:
         tenant: str, id: Id, after_seq: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 500
     ) -> Events:
         """In order, at most `limit`."""
-        found = host.read(tenant, id, after_seq, limit)
+        page = host.read(tenant, id, after_seq, limit)
         # If no event follows `after_seq`, it is the last one's or not one of the journal's.
-        known = found or (host.read(tenant, id, after_seq - 1, 1) if after_seq else [])
-        last = known[-1].seq if known else 0
-        if len(found) >= limit or (after_seq and not known):
+        events = page or (host.read(tenant, id, after_seq - 1, 1) if after_seq else [])
+        last = events[-1].seq if events else 0
+        if len(page) >= limit or (after_seq and not events):
             last = host.get(tenant, id).last_seq
-        return Events([msgspec.Raw(ev.encode(event)) for event in found], last)
+        return Events([msgspec.Raw(ev.encode(event)) for event in page], last)
 
     @routes.get(
         "/export",
@@ -203,10 +203,10 @@ def add_family(routes: Routes) -> None:
     def list_services(tenant: str, id: Id) -> Services:
         """Checks MCP servers and A2A agents now, within a few seconds, if the conversation is
         open in this process. The request does not open the conversation."""
-        found = host.services(tenant, id)
+        healths = host.services(tenant, id)
         return Services(
-            found is not None,
-            [ServiceHealth(one.id, one.ok, one.seconds, one.detail) for one in found or ()],
+            healths is not None,
+            [ServiceHealth(one.id, one.ok, one.seconds, one.detail) for one in healths or ()],
         )
 
 
@@ -214,8 +214,8 @@ def _state_of(body: bytes) -> ConversationState:
     """Return the conversation state of a `StateRequest`. The number of values is limited per
     event. Raises `RequestRefused` and `ConfigurationError`."""
     try:
-        found = msgspec.json.decode(body, type=StateRequest)
-        if any(too_many(bytes(event), MAX_VALUES) for event in found.events):
+        request = msgspec.json.decode(body, type=StateRequest)
+        if any(too_many(bytes(event), MAX_VALUES) for event in request.events):
             most = f"at most {MAX_VALUES:,} are allowed"
             raise refused(413, f"An event has too many JSON values: {most}.")
         return ConversationState.from_json(body)

@@ -83,8 +83,8 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     )
     async def list_models(request: Request) -> Response:
         """In the form of OpenAI's list of models."""
-        found = {"object": "list", "data": [_model(agent) for agent in agents.values()]}
-        return answer(found)
+        models = {"object": "list", "data": [_model(agent) for agent in agents.values()]}
+        return answer(models)
 
     @routes.get(
         "/models/{model}", "Get one agent as a model", schema=_MODEL, client=False, also=(404,)
@@ -108,17 +108,17 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         """Like OpenAI's Chat Completions, plain or streamed. The agent's tools run on the
         server. Tools of the request belong to the client, and their calls are returned as
         `tool_calls`."""
-        asked = await service.json(request, ChatRequest, largest=None)
-        agent = agents.get(asked.model)
+        body = await service.json(request, ChatRequest, largest=None)
+        agent = agents.get(body.model)
         if agent is None:
-            return unknown_model(asked.model, agents)
+            return unknown_model(body.model, agents)
         try:
-            turn = parse_request(asked, agent)
+            turn = parse_request(body, agent)
         except RecursionError:
             return error_response(400, "The request is nested too deeply.", "invalid_request_error")
         except Exception as error:
             return failed_response(error)
-        chat = Chat(service, service.caller(request).tenant, agent, turn, bool(asked.stream))
+        chat = Chat(service, service.caller(request).tenant, agent, turn, bool(body.stream))
         try:
             await chat.begin()
         except RequestRefused:
@@ -126,8 +126,8 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         except Exception as error:
             return failed_response(error)
         headers = {CONVERSATION: chat.begun.id}
-        if asked.stream:
-            usage = bool(asked.stream_options and asked.stream_options.include_usage)
+        if body.stream:
+            usage = bool(body.stream_options and body.stream_options.include_usage)
             return TurnStream(chat.streamed(usage), chat.leave, headers)
         response = await chat.whole(request)
         response.headers.update(headers)
@@ -155,8 +155,8 @@ class Chat:
         """Find or create the conversation and begin the turn. Raises the host's errors."""
         self._service.check_open()
         beginning = self._service.change(self._hosted.begin)
-        begun = self.begun = await undisturbed(beginning, BegunChat.leave)
-        self._progress.begin(begun.before, begun.since)
+        chat = self.begun = await undisturbed(beginning, BegunChat.leave)
+        self._progress.begin(chat.before, chat.since)
 
     async def whole(self, request: Request) -> Response:
         """Return the completion when the turn is over. If the client disconnects, the run is
@@ -164,8 +164,8 @@ class Chat:
         try:
             if (failed := await unless_left(request, self._finished())) is not None:
                 return failed
-            found = answers.completion(self._id, self._created, self._model, self._progress)
-            return answer(found)
+            completion = answers.completion(self._id, self._created, self._model, self._progress)
+            return answer(completion)
         finally:
             await self.leave()
 
@@ -233,9 +233,9 @@ class Chat:
             error = progress.error
             code, message = ("LLMError",) * 2 if error is None else (error.error, error.message)
             return error_response(422, message, "server_error", code, retry=False)
-        if (found := _ENDS.get(progress.status)) is None:
+        if (failure := _ENDS.get(progress.status)) is None:
             return None
-        kind, message = found
+        kind, message = failure
         return error_response(422, message.format(id=id), kind, progress.status, retry=False)
 
     async def leave(self) -> None:

@@ -55,9 +55,9 @@ def add(routes: Routes) -> None:
     )
     def list_workspaces(tenant: str) -> bodies.WorkspaceItems:
         """Lists the folders that the operator has named, then those of the server's own."""
-        found = host.workspaces.list(tenant)
+        workspaces = host.workspaces.list(tenant)
         return bodies.WorkspaceItems(
-            [bodies.WorkspaceItem(id, "" if path is None else str(path)) for id, path in found]
+            [bodies.WorkspaceItem(id, "" if path is None else str(path)) for id, path in workspaces]
         )
 
     @routes.post(

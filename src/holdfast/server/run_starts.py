@@ -108,7 +108,7 @@ class RunStarts:
                     live.record = self._records.set_driven(live.record, HOSTED)
                 ran = live.status is ConversationStatus.RUNNING
                 live.begin(hosted, prepared)
-                begun = BegunRun(live.status.value, live.fold(), ran)
+                run = BegunRun(live.status.value, live.fold(), ran)
                 self._scheduler.update_offers(live)
                 # Also if another thread has done all the work already: that thread does not record
                 # the end of this run. The first step begins while the records are written.
@@ -116,7 +116,7 @@ class RunStarts:
                     self._scheduler.wake(record.store_id)
                 if not hosted and live.running and live.record.driven == IDLE:
                     live.record = self._records.set_driven(live.record, RUN, not awaited)
-            return begun
+            return run
 
         with self._pending.pending(record.store_id) as withdrawn:
             try:

@@ -124,10 +124,10 @@ class Scheduler:
         if not self._drives:
             raise errors.LeaseHeld(record.id, "another server, since this one drives none")
         for again in (True, False):
-            found: OpenConversation | None = None
+            opened: OpenConversation | None = None
             try:
                 with self.conversations.use(record.store_id) as live:
-                    found = live
+                    opened = live
                     self.tend_soon()
                     try:
                         return work(live)
@@ -140,7 +140,7 @@ class Scheduler:
             except errors.LeaseHeld:
                 self.conversations.park(record.store_id)  # its state here would grow old
                 raise
-            self.conversations.park(record.store_id, force=True, only=found)
+            self.conversations.park(record.store_id, force=True, only=opened)
         raise AssertionError
 
     def wake(self, id: str) -> None:
@@ -217,8 +217,8 @@ class Scheduler:
                 break
             # The records know it before the timers are rung, and so does a server that starts after
             # this one has died.
-            known = self._run_for_timers([one.conversation_id for one in due])
-            mine = {record.store_id for record in known} if self._drives else set[str]()
+            records = self._run_for_timers([one.conversation_id for one in due])
+            mine = {record.store_id for record in records} if self._drives else set[str]()
             fire = partial(self._fire, mine)
             rung = [one.conversation_id for one in self._store.ring(now, _RING_LIMIT, fire)]
             self._rung.update(rung)
@@ -237,18 +237,18 @@ class Scheduler:
 
     def _run_for_timers(self, ids: Sequence[str]) -> list[ConversationRecord]:
         """Have these conversations run until they rest, and return those of this server."""
-        found: list[ConversationRecord] = []
+        records: list[ConversationRecord] = []
         for id in dict.fromkeys(ids):
             with suppress(errors.ConversationNotFound):
-                found.append(self._records.find(*place_of(id)))
-        idle = [record for record in found if record.driven == IDLE]
+                records.append(self._records.find(*place_of(id)))
+        idle = [record for record in records if record.driven == IDLE]
         self._records.run_until_rest(idle)
         for record in idle:
             if (live := self.conversations.find(record.store_id)) is not None:
                 with live.run_lock:
                     if live.record.driven == IDLE:
                         live.record = msgspec.structs.replace(live.record, driven=RUN)
-        return found
+        return records
 
     def _begin_rung(self, id: str, live: OpenConversation) -> None:
         """Begin the run of a conversation that a timer wakes, unless it is paused."""
@@ -263,8 +263,8 @@ class Scheduler:
             status = live.status
             failed = status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
             # a failed run is continued for a message alone
-            asked = status in AT_REST and (not failed or is_asked(self._store, id))
-            if status is RUNNING or asked:
+            is_needed = status in AT_REST and (not failed or is_asked(self._store, id))
+            if status is RUNNING or is_needed:
                 live.begin(False)
                 if live.record.driven == IDLE:
                     live.record = self._records.set_driven(live.record, RUN)
@@ -362,13 +362,13 @@ class Scheduler:
             _log.warning("conversation %s: a change could not be heeded yet: %s", id, error)
 
     def _take_over(self) -> None:
-        found = list(self._store.unattended(_MOST_TAKEN))
+        ids = list(self._store.unattended(_MOST_TAKEN))
         if (now := time.monotonic()) - self._taken_over >= _PARKED_SECONDS:
             self._taken_over = now
             if parked := self._store.unattended(_MOST_TAKEN, parked=True):
                 driven = self._driven()
-                found += [id for id in parked if id in driven]
-        for id in found:
+                ids += [id for id in parked if id in driven]
+        for id in ids:
             if id not in self._faults and self.conversations.find(id) is None:
                 self.wake(id)
 
@@ -377,21 +377,21 @@ class Scheduler:
 
     def _fail(self, id: str, error: Exception) -> None:
         with self._lock:
-            known = self._faults.get(id)
-            if known is not None and known.error is error:
+            earlier = self._faults.get(id)
+            if earlier is not None and earlier.error is error:
                 return  # `_open` has reported this error already
-            times = 1 if known is None else known.times + 1
+            times = 1 if earlier is None else earlier.times + 1
             delay = min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(times - 1, 10))
             again = self._clock() + delay
             fault = self._faults[id] = _Fault(error.with_traceback(None), times, again)
-        if known is None or known.message != fault.message:
+        if earlier is None or earlier.message != fault.message:
             _log.error("conversation %s cannot be driven: %s", id, fault.message)
 
     def fault(self, record: ConversationRecord) -> str:
         """Return the error that prevents a conversation from being driven, or ""."""
         with self._lock:
-            found = self._faults.get(record.store_id)
-        return "" if found is None else found.message
+            present = self._faults.get(record.store_id)
+        return "" if present is None else present.message
 
     def forget(self, record: ConversationRecord) -> None:
         """Drop all data about a removed conversation."""
@@ -418,12 +418,12 @@ class Scheduler:
                 running = self._store.list(list(driven), status=RUNNING.value)
                 posted = self._store.list(list(driven), waiting=True)
                 active = {one.id for one in (*running, *posted)}
-            found = [id for id in driven if id in active]
-            for id in found:
+            ids = [id for id in driven if id in active]
+            for id in ids:
                 self.wake(id)
-            if found:
+            if ids:
                 message = "resuming %d conversations of the last server process (found in %.2f s)"
-                _log.info(message, len(found), time.monotonic() - began)
+                _log.info(message, len(ids), time.monotonic() - began)
             self.tend_soon()
         except Exception:
             if not self._closed:

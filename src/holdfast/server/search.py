@@ -30,10 +30,10 @@ class ContentSearch(ObjectStruct):
     _host: Host
     _clock: Callable[[], float] = time.monotonic
 
-    def step(self, tenant: str, wanted: str, cursor: str | None) -> SearchResults:
+    def step(self, tenant: str, needle: str, cursor: str | None) -> SearchResults:
         """Search for some tenths of a second. `cursor` is the `next` of the step before. Raises
         `ConfigurationError`."""
-        wanted = wanted.casefold()
+        needle = needle.casefold()
         listed, _, rest = (cursor or "").partition("-")
         after = int(rest or 0)
         deadline = self._clock() + _STEP_SECONDS
@@ -48,7 +48,7 @@ class ContentSearch(ObjectStruct):
                     events += len(found)
                     for event in found:
                         after = event.seq
-                        if text := _around(event, wanted):
+                        if text := _around(event, needle):
                             kind = cast("Any", type(event).__struct_config__.tag)
                             hits.append(SearchHit(item.id, item.title, after, kind, text))
                             each += 1
@@ -80,13 +80,13 @@ def checked_text(text: str) -> str:
     return text.strip()
 
 
-def _around(event: AnyEvent, wanted: str) -> str:
+def _around(event: AnyEvent, needle: str) -> str:
     """Return the part of an event's texts around the first occurrence, "" without one."""
     for text in _texts(event):
-        at = text.casefold().find(wanted)
+        at = text.casefold().find(needle)
         if at >= 0:  # case folding may change lengths by a few characters, which a part tolerates
             begin = max(0, at - _BEFORE)
-            part = text[begin : at + len(wanted) + _AFTER]
+            part = text[begin : at + len(needle) + _AFTER]
             return f"{'…' if begin else ''}{part}"
     return ""
 

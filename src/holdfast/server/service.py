@@ -120,9 +120,9 @@ class Service:
 
     async def json(self, request: Any, type: type[T], largest: int | None = SMALL_BODY_BYTES) -> T:
         """Read a request's body as a struct. Raises `RequestRefused`."""
-        found = await self.decode(request, await self.body(request, largest), type)
+        body = await self.decode(request, await self.body(request, largest), type)
         request.scope["body"].free()
-        return found
+        return body
 
     async def decode(self, request: Any, body: bytes, type: type[T]) -> T:
         return await self.intake.decode(body, type, request.headers.get("content-type", ""))

@@ -30,16 +30,16 @@ def url_of(listening: socket.socket, scheme: str = "http", host: str = "") -> st
     """Return the address of a listening socket for clients of this machine. `host` is the name by
     which the socket was made, if it is shown."""
     bound, port = listening.getsockname()[:2]
-    shown = host or bound
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(shown, shown)
-    return f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"
+    name = host or bound
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises `ConfigurationError` if the address cannot be used."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, place = addresses[0]
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -123,11 +123,11 @@ def resolve_tools(
     system. Raises `ConfigurationError` for a declaration from which no tool can be made.
     """
     forms = _forms(tools, modules)
-    named = dict.fromkeys(form.module for form in forms if form.module not in ("", RUNTIME))
-    allowed = [module for module in named if policy.allows(module)]
+    module_names = dict.fromkeys(form.module for form in forms if form.module not in ("", RUNTIME))
+    allowed = [module for module in module_names if policy.allows(module)]
     imported = _import(allowed, policy.import_timeout)
     declared = {form.name for form in tools}
-    found: dict[str, Tool] = {}
+    by_name: dict[str, Tool] = {}
     standings: dict[str, ToolStanding] = {}
     executor: Executor
     for form in forms:
@@ -148,7 +148,7 @@ def resolve_tools(
                 " run tools"
             )
             tool = UnavailableTool(form, reason)
-        found[form.name] = tool
+        by_name[form.name] = tool
         standings[form.name] = ToolStanding(form.name, executor, form.module, reason)
     warnings = [
         f"Tool {one.name!r}: {one.warning}.{_INSTEAD.get(one.executor, '')}"
@@ -157,7 +157,7 @@ def resolve_tools(
     ]
     for warning in warnings:
         _log.warning("%s", warning)
-    return ResolvedTools(found, standings, warnings)
+    return ResolvedTools(by_name, standings, warnings)
 
 
 def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
@@ -175,22 +175,22 @@ def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
 
 
 def _forms(tools: Sequence[ToolForm], modules: Mapping[str, str]) -> list[ToolForm]:
-    found: dict[str, ToolForm] = {}
+    forms: dict[str, ToolForm] = {}
     for form in tools:
-        if form.name in found:
+        if form.name in forms:
             raise ConfigurationError(
                 f"tools has two tools named {form.name!r}. Names must be unique within an agent."
             )
-        found[form.name] = msgspec.structs.replace(form, module=modules.get(form.name, form.module))
+        forms[form.name] = msgspec.structs.replace(form, module=modules.get(form.name, form.module))
     for name, module in modules.items():
-        if name not in found:
-            found[name] = ToolForm(name=name, input_schema={"type": "object"}, module=module)
-    named = {form.module for form in found.values()}
-    if len(named) > _MAX_MODULES:
+        if name not in forms:
+            forms[name] = ToolForm(name=name, input_schema={"type": "object"}, module=module)
+    module_names = {form.module for form in forms.values()}
+    if len(module_names) > _MAX_MODULES:
         raise ConfigurationError(
-            f"tools name {len(named)} modules; a request may name {_MAX_MODULES}."
+            f"tools name {len(module_names)} modules; a request may name {_MAX_MODULES}."
         )
-    return list(found.values())
+    return list(forms.values())
 
 
 def _resolve(
@@ -198,8 +198,8 @@ def _resolve(
 ) -> tuple[Tool | None, str]:
     """Return the tool, or the reason why there is none. A tool without a module has neither."""
     if form.module == RUNTIME:
-        if (known := builtins.get(form.name)) is not None:
-            return known, ""
+        if (builtin := builtins.get(form.name)) is not None:
+            return builtin, ""
         names = ", ".join(builtins) or "none"
         return None, f"the workspace has no tool {form.name!r}; it has: {names}"
     if not form.module:
@@ -250,50 +250,50 @@ def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[
     that each gets a tenth of it, until `TOTAL_FACTOR` times the timeout has passed. Not in
     parallel, because modules that import each other would see each other half initialised."""
     until, end = time.monotonic() + timeout, time.monotonic() + TOTAL_FACTOR * timeout
-    found: dict[str, Imported] = {}
+    results: dict[str, Imported] = {}
     for module in modules:
         imports = [one for one in threading.enumerate() if isinstance(one, _Import)]
         if any(one.late for one in imports if one.module == module):
             # A second thread would wait for the same import lock and hang as well.
-            found[module] = "is still being imported for an earlier request; it hangs or is slow"
+            results[module] = "is still being imported for an earlier request; it hangs or is slow"
             continue
         if tools and (loaded := _loaded_tools(module)) is not None:
-            found[module] = loaded
+            results[module] = loaded
             continue
         if time.monotonic() >= end:
-            found[module] = "was not imported, because other modules used up the time for imports"
+            results[module] = "was not imported, because other modules used up the time for imports"
             continue
         thread = _Import(module, tools)
         thread.start()
         thread.join(max(until - time.monotonic(), timeout / 10))
         if thread.outcome is None:
             thread.late = True
-            found[module] = f"was not imported in time (within {timeout:g} seconds)"
+            results[module] = f"was not imported in time (within {timeout:g} seconds)"
         else:
-            found[module] = thread.outcome
-    return found
+            results[module] = thread.outcome
+    return results
 
 
 def _loaded_tools(module: str) -> dict[str, Tool] | None:
     """Return the tools of a module that is already imported and declares only functions, no
     factories. None of its code runs, and a thread would take ten times as long."""
-    found = sys.modules.get(module)
-    spec = getattr(found, "__spec__", None)
+    loaded = sys.modules.get(module)
+    spec = getattr(loaded, "__spec__", None)
     # `_initializing`: another thread is importing the module right now.
-    if found is None or spec is None or getattr(spec, "_initializing", False):
+    if loaded is None or spec is None or getattr(spec, "_initializing", False):
         return None
-    made = declared_in(found)
-    plain = [tool for tool in made.values() if isinstance(tool, Tool) and type(tool) is Tool]
+    registry = declared_in(loaded)
+    plain = [tool for tool in registry.values() if isinstance(tool, Tool) and type(tool) is Tool]
     tools: dict[str, Tool] = {tool.name: tool for tool in plain}
-    return tools if tools and len(tools) == len(made) else None
+    return tools if tools and len(tools) == len(registry) else None
 
 
 def _tools_of(module: str) -> dict[str, Tool]:
     # One registry for each import, so that equally named tools of two clients do not collide.
-    made = ToolRegistry().import_module(module)
-    for tool in made:
+    tools = ToolRegistry().import_module(module)
+    for tool in tools:
         _ = tool.input_schema  # created on this thread, because the module's own code creates it
-    return {tool.name: tool for tool in made}
+    return {tool.name: tool for tool in tools}
 
 
 def _import_error(error: BaseException) -> str:
@@ -307,17 +307,17 @@ def _import_error(error: BaseException) -> str:
 _UNORDERED = ("required", "enum", "type")
 
 
-def difference(declared: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> str:
+def difference(declared: Mapping[str, Any] | None, actual: Mapping[str, Any] | None) -> str:
     """Return the differences between two JSON Schemas in one line, or "". Titles, descriptions, and
     the order of keys and of required or allowed values do not matter."""
     # After a round trip through JSON, so that both sides compare alike.
     one, other = [
         map_schemas(msgspec.json.decode(msgspec.json.encode(schema)), _comparable)
-        for schema in (declared, found)
+        for schema in (declared, actual)
     ]
     places = _differences(one, other, "")
-    shown = "; ".join(places[:3]) + (f"; and {len(places) - 3} more" if len(places) > 3 else "")
-    return shown if len(shown) <= 500 else f"{shown[:500]}..."
+    text = "; ".join(places[:3]) + (f"; and {len(places) - 3} more" if len(places) > 3 else "")
+    return text if len(text) <= 500 else f"{text[:500]}..."
 
 
 def _unlike(form: ToolForm, tool: Tool) -> str:
@@ -329,37 +329,38 @@ def _unlike(form: ToolForm, tool: Tool) -> str:
 
 
 def _comparable(schema: dict[str, Any]) -> dict[str, Any]:
-    found = {key: one for key, one in schema.items() if key not in ("title", "description")}
+    bare = {key: one for key, one in schema.items() if key not in ("title", "description")}
     for key in _UNORDERED:
-        if isinstance(found.get(key), list):
-            values = cast("list[Any]", found[key])
-            found[key] = sorted(values, key=lambda one: msgspec.json.encode(one, order="sorted"))
-    return found
+        if isinstance(bare.get(key), list):
+            values = cast("list[Any]", bare[key])
+            bare[key] = sorted(values, key=lambda one: msgspec.json.encode(one, order="sorted"))
+    return bare
 
 
-def _differences(declared: Any, found: Any, path: str) -> list[str]:
-    if isinstance(declared, dict) and isinstance(found, dict):
-        ours, theirs = cast("dict[str, Any]", found), cast("dict[str, Any]", declared)
-        places: list[str] = []
+def _differences(declared: Any, actual: Any, path: str) -> list[str]:
+    if isinstance(declared, dict) and isinstance(actual, dict):
+        ours, theirs = cast("dict[str, Any]", actual), cast("dict[str, Any]", declared)
+        differences: list[str] = []
         for key in (*theirs, *(key for key in ours if key not in theirs)):
             at = f"{path}.{key}" if path else key
             if key not in ours:
-                places.append(f"{at} was declared and is missing")
+                differences.append(f"{at} was declared and is missing")
             elif key not in theirs:
-                places.append(f"{at} was not declared and is {_short(ours[key])}")
+                differences.append(f"{at} was not declared and is {_short(ours[key])}")
             else:
-                places += _differences(theirs[key], ours[key], at)
-        return places
-    if isinstance(declared, list) and isinstance(found, list):
-        ours, theirs = cast("list[Any]", found), cast("list[Any]", declared)
+                differences += _differences(theirs[key], ours[key], at)
+        return differences
+    if isinstance(declared, list) and isinstance(actual, list):
+        ours, theirs = cast("list[Any]", actual), cast("list[Any]", declared)
         if len(ours) == len(theirs):
-            places = []
+            differences = []
             for index, (one, other) in enumerate(zip(theirs, ours, strict=True)):
-                places += _differences(one, other, f"{path}[{index}]")
-            return places
-    if declared == found and isinstance(declared, bool) == isinstance(found, bool):  # True is not 1
+                differences += _differences(one, other, f"{path}[{index}]")
+            return differences
+    # True is not 1.
+    if declared == actual and isinstance(declared, bool) == isinstance(actual, bool):
         return []
-    return [f"{path or 'the schema'} was declared as {_short(declared)} and is {_short(found)}"]
+    return [f"{path or 'the schema'} was declared as {_short(declared)} and is {_short(actual)}"]
 
 
 def _short(value: Any) -> str:

@@ -304,12 +304,12 @@ class WebhookRecords:
         with self._records.writing(lock=WEBHOOKS) as db:
             row = db.execute(f"{_SELECT} tenant = ? AND id = ?", (new.tenant, new.id)).fetchone()
             if row is not None:
-                known = self._record(row)
-                if known.digest != new.digest:
+                earlier = self._record(row)
+                if earlier.digest != new.digest:
                     raise Conflict(
                         "The idempotency key was used for another webhook; use a new one for each."
                     )
-                return known, False
+                return earlier, False
             query = "SELECT count(*) FROM webhooks WHERE tenant = ?"
             count = db.execute(query, (new.tenant,)).fetchone()[0]
             if count >= most:
@@ -337,18 +337,19 @@ class WebhookRecords:
 
     def all(self, tenant: str | None = None) -> list[WebhookRecord]:
         """Return the webhooks of one tenant or of all, oldest first."""
-        found = self._records.rows(f"{_SELECT} state <> 'making' ORDER BY number")
-        return [self._record(row) for row in found if tenant in (None, row[1])]
+        rows = self._records.rows(f"{_SELECT} state <> 'making' ORDER BY number")
+        return [self._record(row) for row in rows if tenant in (None, row[1])]
 
-    def change(self, kept: WebhookRecord, forced: bool = True) -> None:
+    def change(self, webhook: WebhookRecord, forced: bool = True) -> None:
         """Store a webhook's state, target and failures. See `Records.writing` for `forced`."""
-        values = kept.state, self._sealed(kept), kept.failures, kept.since, kept.again, kept.error
+        target, failures = self._sealed(webhook), webhook.failures
+        values = webhook.state, target, failures, webhook.since, webhook.again, webhook.error
         statement = (
             "UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?,"
             " error = ? WHERE number = ?"
         )
         with self._sending(forced) as db:
-            db.execute(statement, (*values, kept.number))
+            db.execute(statement, (*values, webhook.number))
 
     def remove(self, number: int) -> None:
         with self._records.writing(lock=WEBHOOKS) as db:
@@ -409,7 +410,7 @@ class WebhookRecords:
             "SELECT first, last, count, at, error FROM webhook_dead WHERE webhook = ? AND"
             " conversation = ? ORDER BY first"
         )
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         with self._records.reading() as db:
             page = {"webhook": number, "after": after, "limit": limit}
             for (id,) in db.execute(union, page).fetchall():
@@ -419,7 +420,7 @@ class WebhookRecords:
                     DeadEvents(first, last, count, datetime.fromtimestamp(at, UTC), why)
                     for first, last, count, at, why in db.execute(dead_of, (number, id))
                 ]
-                found.append(
+                deliveries.append(
                     Delivery(
                         conversation_id=id.rpartition("/")[2],
                         after_seq=seq,
@@ -430,7 +431,7 @@ class WebhookRecords:
                         dead=dead,
                     )
                 )
-        return found
+        return deliveries
 
     def counts(self, number: int) -> tuple[int, int]:
         """Return the number of failing conversations and the number of given-up events."""
@@ -450,18 +451,18 @@ class WebhookRecords:
         if conversation is not None:
             query, values = f"{query} AND conversation = ?", (number, conversation)
         with self._sending() as db:
-            found: list[tuple[str, int, int]] = db.execute(
+            rows: list[tuple[str, int, int]] = db.execute(
                 f"{query} GROUP BY conversation", values
             ).fetchall()
             if after_seq is not None and conversation is not None:
-                found = [(conversation, after_seq + 1, found[0][2] if found else 0)]
-            for id, first, _ in found:
+                rows = [(conversation, after_seq + 1, rows[0][2] if rows else 0)]
+            for id, first, _ in rows:
                 db.execute(_RESET_CURSOR, (number, id, first - 1))
                 db.execute(
                     "DELETE FROM webhook_dead WHERE webhook = ? AND conversation = ? AND last >= ?",
                     (number, id, first),
                 )
-            return sum(count for _, _, count in found)
+            return sum(count for _, _, count in rows)
 
     def retry(self, number: int) -> None:
         """Reset all failures, so that failed events are tried again at once."""
@@ -493,11 +494,11 @@ class WebhookRecords:
 
     def take_news(self) -> list[str]:
         """Return the conversations of which other servers have told, and forget them."""
-        found = self._records.rows("SELECT conversation FROM webhook_news LIMIT 1000")
-        if found:
+        rows = self._records.rows("SELECT conversation FROM webhook_news LIMIT 1000")
+        if rows:
             with self._records.writing(forced=False) as db:
-                db.executemany("DELETE FROM webhook_news WHERE conversation = ?", found)
-        return [id for (id,) in found]
+                db.executemany("DELETE FROM webhook_news WHERE conversation = ?", rows)
+        return [id for (id,) in rows]
 
     def conversations(self) -> Sequence[str]:
         query = (
@@ -507,9 +508,9 @@ class WebhookRecords:
 
     # --- sealed ---
 
-    def _sealed(self, kept: WebhookRecord) -> bytes:
-        data = msgspec.json.encode(kept.target)
-        return self._seal.seal(data, f"webhook {kept.tenant}/{kept.id}")
+    def _sealed(self, webhook: WebhookRecord) -> bytes:
+        data = msgspec.json.encode(webhook.target)
+        return self._seal.seal(data, f"webhook {webhook.tenant}/{webhook.id}")
 
     def _record(self, row: tuple[Any, ...]) -> WebhookRecord:
         number, tenant, id, conversation, state, sealed, digest, created, *standing = row

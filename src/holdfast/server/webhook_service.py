@@ -144,32 +144,32 @@ class WebhookService:
         conversation = ""
         if request.conversation_id is not None:
             conversation = self._family.place(tenant, request.conversation_id)
-        named = os.urandom(32).hex()
+        hex_id = os.urandom(32).hex()
         if key:
-            named = self._seal.digest(f"webhook\n{tenant}\n{key}".encode()).hex()
-        id, asked = f"wh-{named[:24]}", msgspec.json.encode(request, order="deterministic")
-        digest = self._seal.digest(b"webhook\n" + asked)
+            hex_id = self._seal.digest(f"webhook\n{tenant}\n{key}".encode()).hex()
+        id, body = f"wh-{hex_id[:24]}", msgspec.json.encode(request, order="deterministic")
+        digest = self._seal.digest(b"webhook\n" + body)
         new = stored.WebhookRecord(
             0, tenant, id, conversation, "making", target, digest, datetime.now(UTC)
         )
         with self._managing():
-            kept, is_new = self._records.add(new, self._most)
+            webhook, is_new = self._records.add(new, self._most)
             if is_new:
                 if request.begin == "now":
                     summaries = self._store.list([conversation] if conversation else None)
                     own = [one for one in summaries if tenant_of(one.id) == tenant and one.last_seq]
-                    self._records.begin(kept.number, [(one.id, one.last_seq) for one in own])
-                kept = self._restart(replace(kept, state="active"))
-        return self._shown(kept, kept.target.secret)
+                    self._records.begin(webhook.number, [(one.id, one.last_seq) for one in own])
+                webhook = self._restart(replace(webhook, state="active"))
+        return self._shown(webhook, webhook.target.secret)
 
     def list(self, tenant: str) -> stored.WebhookList:
-        return stored.WebhookList([self._shown(kept) for kept in self._records.all(tenant)])
+        return stored.WebhookList([self._shown(webhook) for webhook in self._records.all(tenant)])
 
     def styled(self, tenant: str, conversation: str) -> list[tuple[str, stored.WebhookStyle]]:
         """Return the ids and styles of the webhooks of one conversation."""
         place = self._family.place(tenant, conversation)
-        found = [kept for kept in self._records.all(tenant) if kept.conversation == place]
-        return [(kept.id, kept.target.style) for kept in found]
+        webhooks = [one for one in self._records.all(tenant) if one.conversation == place]
+        return [(webhook.id, webhook.target.style) for webhook in webhooks]
 
     def get(self, tenant: str, id: str) -> stored.Webhook:
         return self._shown(self._records.find(tenant, id))
@@ -182,25 +182,25 @@ class WebhookService:
                 target = replace(target, url=request.url)
             if request.events is not None:
                 target = replace(target, events=checked_events(request.events))
-            kept = replace(self._stopped(tenant, id), target=target)
+            webhook = replace(self._stopped(tenant, id), target=target)
             if request.enabled is not None:
-                kept = replace(kept, state="active" if request.enabled else "disabled")
+                webhook = replace(webhook, state="active" if request.enabled else "disabled")
             # The cause of the failures may be gone, so start without a backoff.
             if request.enabled or request.url is not None:
-                kept = kept.failed(0, 0.0, 0.0, "")
-                self._records.retry(kept.number)
-            self._restart(kept)
-        return self._shown(kept)
+                webhook = webhook.failed(0, 0.0, 0.0, "")
+                self._records.retry(webhook.number)
+            self._restart(webhook)
+        return self._shown(webhook)
 
     def rotate(self, tenant: str, id: str, request: stored.SecretRequest) -> stored.Webhook:
         """Set a new secret; the old one stays valid for a time."""
         secret = _secret(request.secret)
         with self._managing():
-            kept = self._stopped(tenant, id)
-            old, until = kept.target.secret, time.time() + request.overlap
-            target = replace(kept.target, secret=secret, old=old, until=until)
-            kept = self._restart(replace(kept, target=target))
-        return self._shown(kept, secret)
+            webhook = self._stopped(tenant, id)
+            old, until = webhook.target.secret, time.time() + request.overlap
+            target = replace(webhook.target, secret=secret, old=old, until=until)
+            webhook = self._restart(replace(webhook, target=target))
+        return self._shown(webhook, secret)
 
     def delete(self, tenant: str, id: str) -> None:
         with self._managing():
@@ -211,10 +211,10 @@ class WebhookService:
         self._deliveries.stop(self._records.find(tenant, id).number)
         return self._records.find(tenant, id)
 
-    def _restart(self, kept: stored.WebhookRecord) -> stored.WebhookRecord:
-        self._records.change(kept)
-        self._deliveries.start([kept])
-        return kept
+    def _restart(self, webhook: stored.WebhookRecord) -> stored.WebhookRecord:
+        self._records.change(webhook)
+        self._deliveries.start([webhook])
+        return webhook
 
     # --- deliveries ---
 
@@ -222,11 +222,12 @@ class WebhookService:
         self, tenant: str, id: str, cursor: str | None = None, limit: int = 100
     ) -> stored.DeliveryList:
         """Return the conversations in which a webhook fails or has given up events."""
-        kept = self._records.find(tenant, id)
+        webhook = self._records.find(tenant, id)
         prefix = "" if tenant == DEFAULT else f"{tenant}/"
-        found = self._records.failing(kept.number, prefix + cursor if cursor else "", limit + 1)
-        shown = found[:limit]
-        return stored.DeliveryList(shown, shown[-1].conversation_id if len(found) > limit else None)
+        after = prefix + cursor if cursor else ""
+        failing = self._records.failing(webhook.number, after, limit + 1)
+        page = failing[:limit]
+        return stored.DeliveryList(page, page[-1].conversation_id if len(failing) > limit else None)
 
     def redeliver(
         self, tenant: str, id: str, request: stored.RedeliverRequest
@@ -236,25 +237,25 @@ class WebhookService:
         if request.after_seq is not None and conversation is None:
             raise ConfigurationError("afterSeq needs a conversationId.")
         with self._managing():
-            kept = self._records.find(tenant, id)
+            webhook = self._records.find(tenant, id)
             if conversation is not None:
                 conversation = self._family.place(tenant, conversation)
-            if kept.conversation and conversation not in (None, kept.conversation):
+            if webhook.conversation and conversation not in (None, webhook.conversation):
                 raise ConfigurationError(
                     "This webhook belongs to another conversation than conversationId."
                 )
-            kept = self._stopped(tenant, id)
-            dead = self._records.rewind(kept.number, conversation, request.after_seq)
-            self._deliveries.start([kept])
+            webhook = self._stopped(tenant, id)
+            dead = self._records.rewind(webhook.number, conversation, request.after_seq)
+            self._deliveries.start([webhook])
         return stored.Redelivered(dead)
 
     # --- recovery ---
 
     def settle(self) -> None:
         """Delete data about conversations whose removal the end of the last process interrupted."""
-        known = self._records.conversations()
-        for at in range(0, len(known), _LOOKUP_BATCH):
-            ids = known[at : at + _LOOKUP_BATCH]
+        conversations = self._records.conversations()
+        for at in range(0, len(conversations), _LOOKUP_BATCH):
+            ids = conversations[at : at + _LOOKUP_BATCH]
             existing = {one.id for one in self._store.list(ids)}
             for id in set(ids) - existing:
                 self._records.forget(id)
@@ -266,19 +267,19 @@ class WebhookService:
         with self._changing:
             self._deliveries.start(self._records.all())
 
-    def _shown(self, kept: stored.WebhookRecord, secret: str | None = None) -> stored.Webhook:
-        failing, dead = self._records.counts(kept.number)
-        target = kept.target
+    def _shown(self, webhook: stored.WebhookRecord, secret: str | None = None) -> stored.Webhook:
+        failing, dead = self._records.counts(webhook.number)
+        target = webhook.target
         return stored.Webhook(
-            id=kept.id,
+            id=webhook.id,
             url=target.url,
             events=[*target.events],
-            state="active" if kept.state == "making" else kept.state,
-            created=kept.created,
-            conversation_id=kept.conversation.rpartition("/")[2] or None,
+            state="active" if webhook.state == "making" else webhook.state,
+            created=webhook.created,
+            conversation_id=webhook.conversation.rpartition("/")[2] or None,
             failing=failing,
             dead=dead,
-            error=kept.error,
+            error=webhook.error,
             secret=secret,
             old_secret_until=(
                 stored.when(target.until) if target.old and time.time() < target.until else None

@@ -92,11 +92,11 @@ def verify(
             " webhook-signature."
         )
     keys = [secret_bytes(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
-    wanted = [_signature(key, id, stamp, body) for key in keys]
-    sent = [one for one in signatures.split(" ")[:16] if one.startswith("v1,")]
+    expected = [_signature(key, id, stamp, body) for key in keys]
+    signatures_sent = [one for one in signatures.split(" ")[:16] if one.startswith("v1,")]
     good = False
-    for one in sent:
-        for other in wanted:  # all pairs, so that the time tells nothing
+    for one in signatures_sent:
+        for other in expected:  # all pairs, so that the time tells nothing
             good |= hmac.compare_digest(one.encode(errors="replace"), other.encode())
     if not good:
         raise SignatureInvalid(
@@ -170,8 +170,8 @@ def body_of(conversation_id: str, event: AnyEvent, largest: int) -> bytes:
     whole = ev.encode(event)
     head = {"type": event.type, "seq": event.seq, "id": event.id, "timestamp": event.timestamp}
     large = len(whole) > largest
-    shown = head if large else msgspec.Raw(whole)
-    data: dict[str, Any] = {"conversationId": conversation_id, "seq": event.seq, "event": shown}
+    content = head if large else msgspec.Raw(whole)
+    data: dict[str, Any] = {"conversationId": conversation_id, "seq": event.seq, "event": content}
     if large:
         page = f"events?after_seq={event.seq - 1}&limit=1"
         data |= {"size": len(whole), "link": f"/api/conversations/{conversation_id}/{page}"}

@@ -47,12 +47,12 @@ class WorkerObservations(ObjectStruct):
     def _child(self, id: str) -> Observed | None:
         if id in self._unobserved:
             return None
-        found = self._store.list([id])
-        above = self._open.get(found[0].spawner) if found and found[0].spawned_by else None
+        rows = self._store.list([id])
+        above = self._open.get(rows[0].spawner) if rows and rows[0].spawned_by else None
         observed = (
             None
             if above is None
-            else above.spawned(id, None, found[0].spawned_by.rpartition(":")[2])
+            else above.spawned(id, None, rows[0].spawned_by.rpartition(":")[2])
         )
         with self._lock:
             if observed is None:
@@ -61,16 +61,16 @@ class WorkerObservations(ObjectStruct):
                 self._unobserved.add(id)
             else:
                 self._open[id] = observed
-                self._roots[id] = self._roots.get(found[0].spawner, found[0].spawner)
+                self._roots[id] = self._roots.get(rows[0].spawner, rows[0].spawner)
         return observed
 
     def close(self, id: str) -> None:
         """End the observation of a conversation that was closed or whose worker died, and of its
         spawned descendants."""
         with self._lock:
-            gone = [child for child, root in self._roots.items() if root == id]
-            found = [self._open.pop(one, None) for one in (*gone, id)]
-            for child in gone:
+            children = [child for child, root in self._roots.items() if root == id]
+            found = [self._open.pop(one, None) for one in (*children, id)]
+            for child in children:
                 del self._roots[child]
         for observed in found:
             if observed is not None:

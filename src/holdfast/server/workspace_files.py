@@ -33,23 +33,23 @@ def list_entries(runtime: FolderRuntime, path: str) -> WorkspaceEntries:
     """Return the entries of a folder. Raises `PathRefused`, and `RuntimeFault` (a missing folder:
     also a `FileNotFoundError`)."""
     folder = runtime.paths.resolve(inside(path) or ".")
-    shown = runtime.paths.label(folder)
+    shown_path = runtime.paths.label(folder)
     try:
-        found = textfile.entries(folder, _entry)
+        entries = textfile.entries(folder, _entry)
     except FileNotFoundError:
-        raise textfile.NoSuchFile(f"There is no folder {shown}.") from None
+        raise textfile.NoSuchFile(f"There is no folder {shown_path}.") from None
     except OSError as error:
-        raise RuntimeFault(f"{shown} cannot be listed: {error.strerror}.") from error
-    found.sort(key=lambda one: (one.kind != "folder", one.name.casefold(), one.name))
-    here = "" if shown == "." else shown
-    return WorkspaceEntries(here, found[:_MAX_ENTRIES], max(0, len(found) - _MAX_ENTRIES))
+        raise RuntimeFault(f"{shown_path} cannot be listed: {error.strerror}.") from error
+    entries.sort(key=lambda one: (one.kind != "folder", one.name.casefold(), one.name))
+    here = "" if shown_path == "." else shown_path
+    return WorkspaceEntries(here, entries[:_MAX_ENTRIES], max(0, len(entries) - _MAX_ENTRIES))
 
 
 def open_binary(runtime: FolderRuntime, path: str) -> tuple[BinaryIO, int]:
     """Return a file opened for reading, and its size in bytes. Raises `PathRefused`, and
     `RuntimeFault` for anything but a regular file."""
-    found = runtime.paths.resolve(inside(path))
-    fd, info = textfile.open_file(found, runtime.paths.label(found))
+    resolved = runtime.paths.resolve(inside(path))
+    fd, info = textfile.open_file(resolved, runtime.paths.label(resolved))
     return os.fdopen(fd, "rb"), info.st_size
 
 
@@ -90,16 +90,16 @@ def _blocks(folder: Path) -> Iterator[bytes]:
 
 def _member(folder: int, name: str, path: str) -> Iterator[bytes]:
     """Yield the blocks of one member of a tar file."""
-    begun = False
+    is_begun = False
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         head = tarfile.TarInfo(path)
-        head.mode, head.mtime = stat.S_IMODE(found.st_mode), int(found.st_mtime)
-        if stat.S_ISDIR(found.st_mode):
+        head.mode, head.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+        if stat.S_ISDIR(status.st_mode):
             head.type = tarfile.DIRTYPE
-        elif stat.S_ISLNK(found.st_mode):
+        elif stat.S_ISLNK(status.st_mode):
             head.type, head.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=folder)
-        elif not stat.S_ISREG(found.st_mode) or textfile.is_locked_here(found):
+        elif not stat.S_ISREG(status.st_mode) or textfile.is_locked_here(status):
             return
         else:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -108,7 +108,7 @@ def _member(folder: int, name: str, path: str) -> Iterator[bytes]:
                 if not stat.S_ISREG(opened.st_mode):  # it was replaced meanwhile
                     return
                 head.size = left = opened.st_size
-                begun = True
+                is_begun = True
                 yield _header(head)
                 while left > 0:
                     # A file that has shrunk meanwhile is filled up, as its size was told already.
@@ -119,7 +119,7 @@ def _member(folder: int, name: str, path: str) -> Iterator[bytes]:
             return
         yield _header(head)
     except OSError:  # it was removed meanwhile, or cannot be read
-        if begun:  # the answer ends early, which its client notices
+        if is_begun:  # the answer ends early, which its client notices
             raise
 
 

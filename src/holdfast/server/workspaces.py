@@ -75,14 +75,14 @@ class Workspaces(ObjectStruct):
     def list(self, tenant: str) -> list[tuple[str, Path | None]]:
         """Return the ids of a tenant's workspaces, by id, each with its folder if the operator has
         named one. Those of the operator come first."""
-        given = {id: path for (owner, id), path in self._folders.items() if owner == tenant}
+        folders = {id: path for (owner, id), path in self._folders.items() if owner == tenant}
         own: list[str] = []
         if self._root is not None:
             with suppress(FileNotFoundError):
                 for entry in os.scandir(self._root / checked_id(tenant, "tenant")):
                     if not entry.name.startswith("~") and entry.is_dir(follow_symlinks=False):
                         own.append(entry.name)
-        return [*sorted(given.items()), *((id, None) for id in sorted(own) if id not in given)]
+        return [*sorted(folders.items()), *((id, None) for id in sorted(own) if id not in folders)]
 
     @property
     def creatable(self) -> bool:
@@ -91,8 +91,8 @@ class Workspaces(ObjectStruct):
 
     def check(self, tenant: str, id: str) -> Path:
         """Return the folder of a tenant's workspace. Raises `ConversationNotFound`."""
-        if (given := self._folders.get((tenant, id))) is not None:
-            return given
+        if (fixed_folder := self._folders.get((tenant, id))) is not None:
+            return fixed_folder
         if self._root is None:
             raise _missing(id)
         try:
@@ -115,12 +115,12 @@ class Workspaces(ObjectStruct):
     def enter(self, tenant: str, id: str, boxed: bool = False) -> FolderRuntime:
         """Return the runtime, in a sandbox if all have one or with `boxed`. It is open until
         `leave`. Raises `ConversationNotFound` and `SandboxUnavailable`."""
-        folder, found = self._entered(tenant, id)
+        folder, entry = self._entered(tenant, id)
         try:
-            with found.lock:
-                if boxed not in found.runtimes:
-                    found.runtimes[boxed] = self.runtimes.open(folder, boxed)
-                return found.runtimes[boxed]
+            with entry.lock:
+                if boxed not in entry.runtimes:
+                    entry.runtimes[boxed] = self.runtimes.open(folder, boxed)
+                return entry.runtimes[boxed]
         except BaseException:
             self.leave(tenant, id)
             raise
@@ -135,16 +135,16 @@ class Workspaces(ObjectStruct):
         with self._lock:
             if self._closed:
                 raise ConfigurationError("This server is closing.")
-            found = self._open.setdefault((tenant, id), _Open(threading.Lock()))
-            found.users += 1
-            return folder, found
+            entry = self._open.setdefault((tenant, id), _Open(threading.Lock()))
+            entry.users += 1
+            return folder, entry
 
     def leave(self, tenant: str, id: str) -> None:
         with self._lock:
-            found = self._open.get((tenant, id))
-            if found is not None:
-                found.users -= 1
-                found.used = self._clock()
+            entry = self._open.get((tenant, id))
+            if entry is not None:
+                entry.users -= 1
+                entry.used = self._clock()
 
     def delete(self, tenant: str, id: str) -> None:
         """Remove the files. Raises `Conflict` while they are in use, and `ConversationNotFound`."""
@@ -152,17 +152,17 @@ class Workspaces(ObjectStruct):
         if (tenant, id) in self._folders:
             raise Conflict(f"Workspace {id!r} is a folder of the server's operator, and stays.")
         with self._lock:
-            found = self._open.get((tenant, id))
-            if found is not None and found.users:
+            entry = self._open.get((tenant, id))
+            if entry is not None and entry.users:
                 raise Conflict(
                     f"Workspace {id!r} is in use. Close the conversations that work there first."
                 )
             self._open.pop((tenant, id), None)
-            gone = folder.with_name(f"~{os.urandom(8).hex()}")  # not a valid id
-            folder.rename(gone)  # prevents that the workspace is opened again
-        if found is not None:
-            found.close()
-        shutil.rmtree(gone, ignore_errors=True)
+            trash = folder.with_name(f"~{os.urandom(8).hex()}")  # not a valid id
+            folder.rename(trash)  # prevents that the workspace is opened again
+        if entry is not None:
+            entry.close()
+        shutil.rmtree(trash, ignore_errors=True)
         if self.runtimes.undo_folder:
             self.runtimes.undo.forget(folder)
 

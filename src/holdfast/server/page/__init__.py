@@ -53,22 +53,22 @@ def files() -> Mapping[str, File]:
     their comments and indentation, and their line numbers stay the same. Files of `vendor`, which
     `tests/vendor.py` makes, are sent as they are."""
     folder = Path(__file__).parent
-    found: dict[str, File] = {}
+    by_path: dict[str, File] = {}
     for path in sorted([*folder.iterdir(), *(folder / "vendor").iterdir()]):
         if (media_type := _TYPES.get(path.suffix)) is not None:
             body = path.read_bytes()
             if path.suffix in (".js", ".css") and path.parent == folder:
-                body = _COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), body)
+                body = _COMMENT.sub(lambda match: b"\n" * match[0].count(b"\n"), body)
                 body = _INDENTATION.sub(b"", body)
             name = path.relative_to(folder).as_posix()
             place = "/" if name == "index.html" else f"/page/{name}"
-            found[place] = File(body, f"{media_type}; charset=utf-8")
-    return MappingProxyType(found)
+            by_path[place] = File(body, f"{media_type}; charset=utf-8")
+    return MappingProxyType(by_path)
 
 
-def add(app: FastAPI, found: Mapping[str, File]) -> None:
+def add(app: FastAPI, files: Mapping[str, File]) -> None:
     """Add the routes of the page's files. The OpenAPI document does not list them."""
-    for path, file in found.items():
+    for path, file in files.items():
         app.add_route(path, _sending(file), methods=["GET", "HEAD"], include_in_schema=False)
 
 
@@ -85,12 +85,12 @@ def _sending(file: File) -> Any:
     async def send(request: Request) -> Response:
         packed = "gzip" in request.headers.get("accept-encoding", "")
         # Each encoding has a tag of its own (RFC 9110, section 8.8.3.3).
-        given = {**headers, "ETag": f'"{file.etag}{"-gzip" if packed else ""}"'}
+        response_headers = {**headers, "ETag": f'"{file.etag}{"-gzip" if packed else ""}"'}
         if file.etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=given)
+            return Response(status_code=304, headers=response_headers)
         if packed:
-            given["Content-Encoding"] = "gzip"
+            response_headers["Content-Encoding"] = "gzip"
         body = file.compressed if packed else file.body
-        return Response(body, media_type=file.media_type, headers=given)
+        return Response(body, media_type=file.media_type, headers=response_headers)
 
     return send

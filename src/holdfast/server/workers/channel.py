@@ -132,13 +132,13 @@ class Method(NamedTuple):
 def callable_methods(owner: type, names: str) -> dict[str, Method]:
     """Return methods of a class by name; `names` are separated by spaces. Their annotations say
     what arguments they take."""
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
     for name in names.split():
         function = getattr(owner, name)
         _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
         types: Any = tuple[tuple(one.annotation for one in parameters)]
-        found[name] = Method(function, msgspec.msgpack.Decoder(types))
-    return found
+        methods[name] = Method(function, msgspec.msgpack.Decoder(types))
+    return methods
 
 
 class _Slot:

@@ -28,8 +28,8 @@ def how_it_ended(status: int | None) -> str:
         return "could not be ended"
     if status >= 0:
         return f"ended with exit status {status}"
-    known = -status in set(signal.Signals)
-    return f"was ended by {signal.Signals(-status).name if known else f'signal {-status}'}"
+    is_signal = -status in set(signal.Signals)
+    return f"was ended by {signal.Signals(-status).name if is_signal else f'signal {-status}'}"
 
 
 class Deaths:

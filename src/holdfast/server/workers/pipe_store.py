@@ -80,12 +80,12 @@ class PipeStore(store.Store):
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
     ) -> list[AnyEvent]:
         id = self._which(conversation_id)
-        found = self._call("read", id, after_seq, limit, type=list[bytes])
-        return [ev.decode(data) for data in found]
+        records = self._call("read", id, after_seq, limit, type=list[bytes])
+        return [ev.decode(data) for data in records]
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
-        found = self._call("tail", self._which(conversation_id), type=list[bytes])
-        return [ev.decode(data) for data in found]
+        records = self._call("tail", self._which(conversation_id), type=list[bytes])
+        return [ev.decode(data) for data in records]
 
     def bound(self, lease: store.Lease, budget: store.Budget | None) -> None:
         self._call("bound", self._which(lease.conversation_id), budget)
@@ -111,10 +111,10 @@ class PipeStore(store.Store):
 
     def commands(self, lease: store.Lease) -> list[store.Posted]:
         id = self._which(lease.conversation_id)
-        found = self._call("commands", id, type=list[tuple[int, str, bytes]])
+        rows = self._call("commands", id, type=list[tuple[int, str, bytes]])
         return [
             store.Posted(number, key, command)
-            for number, key, data in found
+            for number, key, data in rows
             if (command := cmd.posted(data)) is not None
         ]
 
@@ -129,17 +129,17 @@ class PipeStore(store.Store):
         tags: Sequence[str] = (),
     ) -> list[store.Summary]:
         """Return the summaries of the conversations that this worker may see."""
-        found: list[store.Summary] = []
+        summaries: list[store.Summary] = []
         if waiting:
-            return found
+            return summaries
         if spawned_by is not None:
-            found = self._call("list", self._which(spawned_by), True, type=list[store.Summary])
+            summaries = self._call("list", self._which(spawned_by), True, type=list[store.Summary])
         else:
             for id in dict.fromkeys([self._id] if ids is None else ids):
-                found += self._call("list", self._which(id), False, type=list[store.Summary])
+                summaries += self._call("list", self._which(id), False, type=list[store.Summary])
         return [
             one
-            for one in found
+            for one in summaries
             if (ids is None or one.id in ids)
             and status in (None, one.status)
             and (forked_from is None or (one.parent and one.parent in forked_from))

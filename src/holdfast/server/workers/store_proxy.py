@@ -83,12 +83,12 @@ class WorkerStoreProxy:
         return self._store.blob(name)
 
     def commands(self, id: str) -> list[tuple[int, str, bytes]]:
-        found: list[tuple[int, str, bytes]] = []
+        rows: list[tuple[int, str, bytes]] = []
         for one in self._store.commands(self._held(id)):
             command = one.command
             data = b"" if isinstance(command, cmd.UnreadableCommand) else cmd.encode(command)
-            found.append((one.number, one.key, data))
-        return found
+            rows.append((one.number, one.key, data))
+        return rows
 
     def post(self, id: str, command: bytes, key: str | None) -> bool:
         return self._store.post(self._ours(id), cmd.decode(command), key)

@@ -281,17 +281,17 @@ class WorkerSide:
             finally:
                 tempfile.tempdir = None
         tools = msgspec.json.decode(order.tools, type=list[ToolForm])
-        wanted = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
+        parts = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
         allowed = order.programs, order.hook_commands
         policy = _Narrowed(order.patterns, order.refused, order.import_timeout, *allowed)
         # All modules that the client names, in its tools or in the agent's form.
-        names = {*options.modules.values(), *(tool.module for tool in tools), *_named(wanted.form)}
+        names = {*options.modules.values(), *(tool.module for tool in tools), *_named(parts.form)}
         names.discard("")
         announcer = _Announcer(names, lambda module: self._channel.signal("importing", module))
         sys.meta_path.insert(0, announcer)
         try:
             runtime_tools = [] if self._runtime is None else self._runtime.all_tools
-            built = agents.build_agent(wanted, runtime_tools, policy, order.variables)
+            built = agents.build_agent(parts, runtime_tools, policy, order.variables)
         finally:
             sys.meta_path.remove(announcer)
             self._channel.signal("importing", "")

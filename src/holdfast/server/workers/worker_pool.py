@@ -86,7 +86,7 @@ class WorkerPool:
         self._timer: threading.Thread | None = None
         self.processes = WorkerProcesses(memory * 1024 * 1024)
 
-    def check(self, wanted: AgentParts, workdir: str) -> BuiltAgent:
+    def check(self, parts: AgentParts, workdir: str) -> BuiltAgent:
         """Build an agent in a temporary worker, so that its code is imported neither here nor in a
         conversation's worker. The returned agent is a stand-in. Raises the errors of building
         it."""
@@ -106,17 +106,17 @@ class WorkerPool:
             finally:
                 self._end(talk)
 
-        made = self._tried(self._order("(to be)", wanted, workdir, refused), make)
+        report = self._tried(self._order("(to be)", parts, workdir, refused), make)
         with self._lock:
-            for module in {one.module for one in made.standings} - refused.keys():
+            for module in {one.module for one in report.standings} - refused.keys():
                 if module in self._harms and self._harms[module][1] < tried:
                     del self._harms[module]
-        return BuiltAgent(Agent(ScriptedLLM([])), {}, made.standings, made.warnings)
+        return BuiltAgent(Agent(ScriptedLLM([])), {}, report.standings, report.warnings)
 
     def open(
         self,
         record: ConversationRecord,
-        wanted: Callable[[ConversationRecord], AgentParts],
+        parts_of: Callable[[ConversationRecord], AgentParts],
         workdir: str,
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
@@ -128,7 +128,7 @@ class WorkerPool:
 
         def ordered(record: ConversationRecord) -> Order:
             refused = {module: how for module, (how, _) in self._harms.items()}
-            return self._order(id, wanted(record), workdir, refused)
+            return self._order(id, parts_of(record), workdir, refused)
 
         def make(order: Order) -> AgentReport:
             nonlocal live
@@ -139,18 +139,18 @@ class WorkerPool:
                 )
             )
             try:
-                made = self._blaming(live, order, live.open)
+                report = self._blaming(live, order, live.open)
             except BaseException:
                 self._end(live)
                 raise
-            if made.stuck:
+            if report.stuck:
                 self._end(live)  # otherwise that import would continue beside the conversation
-            return made
+            return report
 
         live: WorkerConversation | None = None
-        made = self._tried(ordered(record), make)
+        agent_report = self._tried(ordered(record), make)
         assert live is not None
-        for warning in made.warnings:
+        for warning in agent_report.warnings:
             _log.warning("conversation %s: %s", id, warning)
         if record.driven == RUN and live.status is ConversationStatus.RUNNING:
             try:
@@ -167,17 +167,17 @@ class WorkerPool:
         hang their importer."""
         for _ in range(_MAX_TRIES):
             try:
-                made = make(order)
+                report = make(order)
             except _Harmed as harmed:
                 if harmed.module in order.refused:
                     raise harmed.died from None
                 how = f"the process that imported the module {harmed.module!r} {harmed.died.how}"
                 harms = {harmed.module: how}
             else:
-                if not made.stuck:
-                    return made
+                if not report.stuck:
+                    return report
                 late = "the import of the module {!r} did not end in time"
-                harms = {module: late.format(module) for module in made.stuck}
+                harms = {module: late.format(module) for module in report.stuck}
             now = time.monotonic()
             with self._lock:
                 if len(self._harms) >= _MAX_HARMFUL:
@@ -233,24 +233,24 @@ class WorkerPool:
 
     # --- orders ---
 
-    def _order(self, id: str, wanted: AgentParts, workdir: str, refused: dict[str, str]) -> Order:
+    def _order(self, id: str, parts: AgentParts, workdir: str, refused: dict[str, str]) -> Order:
         """Return the order for a worker. It has only those variables that the agent uses and may
         have."""
-        form = wanted.form
-        if wanted.tenant == DEFAULT:
-            named = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
-            known = {name: value for name, value in self._variables.items() if name in named}
+        form = parts.form
+        if parts.tenant == DEFAULT:
+            names = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
+            variables = {name: value for name, value in self._variables.items() if name in names}
         else:
-            form, known = own_variables(form, self._variables)
+            form, variables = own_variables(form, self._variables)
         policy = self._policy
         below = [f"{package}.*" for package in policy.packages]
         return Order(
             id=id,
             form=msgspec.json.encode(form),
-            secrets=dict(wanted.secrets),
-            variables=known,
-            tools=msgspec.json.encode(wanted.tools),
-            options=msgspec.json.encode(wanted.options),
+            secrets=dict(parts.secrets),
+            variables=variables,
+            tools=msgspec.json.encode(parts.tools),
+            options=msgspec.json.encode(parts.options),
             patterns=[*policy.patterns, *policy.packages, *below],
             refused=refused,
             import_timeout=policy.import_timeout,
