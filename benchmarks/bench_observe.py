@@ -56,7 +56,7 @@ def _spans(observer: Any, count: int) -> float:
         began = time.process_time()
         for _ in range(count):
             observed.add(before)
-            observed.called("4.0", _nothing)
+            observed.run_call("4.0", _nothing)
             observed.add(after)
             observed.tell()
         least = min(least, (time.process_time() - began) / count * 1e6)

@@ -114,7 +114,7 @@ def memory(port: int, folder: str, count: int = 20) -> tuple[float, float]:
         assert host._workers is not None
         shares = [pss(pid) for pid in pids(host)]
         assert len(shares) == count
-        return sum(shares) / count, pss(host._workers.processes.pid)
+        return sum(shares) / count, pss(host._workers.processes.home.pid)
 
 
 def step(port: int, folder: str, isolation: str, steps: int) -> tuple[float, float]:
