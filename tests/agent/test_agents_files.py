@@ -308,7 +308,7 @@ def test_the_serial_form_has_all_of_them() -> None:
     again = Agent.from_json(data, builtins=TOOLS)
     assert again.to_json() == data
     assert again.delegates is not None
-    assert again.delegates.given["w"] == sub
+    assert again.delegates.by_name["w"] == sub
     with pytest.raises(ConfigurationError, match="send_to"):
         Agent(ScriptedLLM([]), delegates=Delegates({"w": sub}, send_to=["x"])).to_json()
 

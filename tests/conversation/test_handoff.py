@@ -389,7 +389,7 @@ def test_a_handoff_to_oneself_is_answered_so_and_the_next_one_of_the_answer_coun
     ) as conversation:
         front = conversation.agent
         assert front.handoffs is not None
-        front.handoffs.given["main"] = None
+        front.handoffs.by_name["main"] = None
         conversation.send_message("refund")
         assert conversation.run().answer == "Refunded."
         assert (

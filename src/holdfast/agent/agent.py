@@ -270,7 +270,7 @@ class Agent:
             extensions = prompt.with_lines(system_prompt, extensions, FINISH_PROMPT)
         if goal is not None:
             extensions = prompt.with_lines(system_prompt, extensions, goal.prompt)
-        known = prompt.knowledge(system_prompt, extensions, microagents, skills, instructions)
+        knowledge = prompt.knowledge(system_prompt, extensions, microagents, skills, instructions)
         team = None
         if delegates:
             own = isinstance(delegates, Delegates)
@@ -280,20 +280,20 @@ class Agent:
         if models and choice is None:
             choice = ModelChoice(models, llm)
         if choice is not None and choice.owner is None:
-            check_models(choice.given.values(), limits, budget)
+            check_models(choice.by_name.values(), limits, budget)
         scripts = None if code is False else _code_tools(code)
-        brought: tuple[Tool, ...] = (
+        feature_tools: tuple[Tool, ...] = (
             *getattr(condenser, "tools", ()),
             *(() if team is None else make_delegation(team)),
             *(() if successors is None else (make_handoff(successors),)),
             *(() if choice is None else (make_switch(choice),)),
             *plans.tools_for(planning, manager),
             *(() if output is None else (output.tool,)),
-            *known.tools,
+            *knowledge.tools,
         )
         if scripts is not None:
-            brought = scripts.beside(brought)
-        with_parts = manager.with_own_tools(brought)
+            feature_tools = scripts.beside(feature_tools)
+        with_parts = manager.with_own_tools(feature_tools)
         servers = dict(normalize_servers(mcp_servers or {}))
         hooked = AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None
         judges = () if hooked is None else hooked.models
@@ -310,11 +310,11 @@ class Agent:
             check_titler("Agent: title", title)
             if is_model(title):
                 connected.append(cast(Model, title))
-        made = {
+        attributes = {
             "tools": with_parts,
             "mcp_servers": servers,
-            "system_prompt": prompt.join_parts(known.parts),
-            "known": known,
+            "system_prompt": prompt.join_parts(knowledge.parts),
+            "known": knowledge,
             "confirm": guard,
             "security": analyzer_of(security, guard),
             "output": output,
@@ -325,9 +325,9 @@ class Agent:
             "code": scripts,
             "hooked": hooked,
             "hooks": tuple(hooks),
-            "brought": brought,
+            "brought": feature_tools,
             "connections": Connections(connected, manager, {} if provenance.connected else servers),
-            "contributors": (*known.contributors, *describers),
+            "contributors": (*knowledge.contributors, *describers),
             # What makes an equal agent. Sub-agent files and the argument `tools` are read once.
             "_arguments": {
                 **arguments,
@@ -336,11 +336,11 @@ class Agent:
                 "delegates": team,
                 "handoffs": None if successors is None else successors.entries,
                 # those of an agent with another model of its own are made anew
-                "models": None if choice is None else choice.given,
+                "models": None if choice is None else choice.by_name,
             },
             "_variants": {},
         }
-        vars(self).update(arguments, **made)
+        vars(self).update(arguments, **attributes)
         for directory in (team, successors):
             if directory is not None:
                 directory.owner = self
@@ -376,8 +376,8 @@ class Agent:
         `tools`, because the present tools contain those of the present servers.
         """
         if changes.get("plugins"):
-            known = {**vars(self)["_arguments"], **changes}
-            changes = {**changes, **_with_plugins(changes["plugins"], known)}
+            all_arguments = {**vars(self)["_arguments"], **changes}
+            changes = {**changes, **_with_plugins(changes["plugins"], all_arguments)}
         arguments: dict[str, Any] = {**vars(self)["_arguments"], **changes}
         if not changes.keys() & {"microagents", "skills", "instructions"}:
             notes = [part.text for part in self.known.parts if part.of == "microagents"]
@@ -415,9 +415,9 @@ class Agent:
                 return True
             return lazy and tool.name == "find_tools" and tool.category == "builtin"
 
-        brought = {id(tool) for tool in self.brought}
+        feature_ids = {id(tool) for tool in self.brought}
         tools = self.tools.list_tools()
-        return [tool for tool in tools if id(tool) not in brought and not is_of_server(tool)]
+        return [tool for tool in tools if id(tool) not in feature_ids and not is_of_server(tool)]
 
     def to_json(self) -> bytes:
         """Return the agent as JSON for `from_json` and `load_agent`.
@@ -499,9 +499,9 @@ class Agent:
                     "Agent.step: a transcript needs its head, the AgentConfigured event; or give a"
                     " ConversationState alone."
                 )
-            with self.connections.held():
-                transcript, made = self._request(state)
-                return self.step(transcript, made, on_delta=on_delta, cancelled=cancelled)
+            with self.connections.keep_open():
+                transcript, request_head = self._request(state)
+                return self.step(transcript, request_head, on_delta=on_delta, cancelled=cancelled)
         if not isinstance(state, Transcript):
             raise ConfigurationError(
                 "Agent.step: head goes with a transcript; a ConversationState is given alone."
@@ -540,7 +540,7 @@ class Agent:
 
     def tool_definitions(self) -> tuple[ev.ToolDefinition, ...]:
         """Return the definitions that a model is shown: the same object until the tools change."""
-        return self.tools.definitions() if self.code is None else self.code.shown(self.tools)
+        return self.tools.definitions() if self.code is None else self.code.definitions(self.tools)
 
     def definitions(self, last: ev.AgentConfigured | None) -> tuple[ev.ToolDefinition, ...]:
         """Return the tool definitions in the order that preserves a provider's cached prefix.
@@ -548,14 +548,14 @@ class Agent:
         now = self.tool_definitions()
         if last is None or not last.tools:
             return now
-        kept = [definition for definition in last.tools if definition in now]
-        return (*kept, *[definition for definition in now if definition not in kept])
+        common = [definition for definition in last.tools if definition in now]
+        return (*common, *[definition for definition in now if definition not in common])
 
 
-def _code_tools(given: Any) -> CodeTools:
+def _code_tools(code: Any) -> CodeTools:
     from holdfast.agent.code import code_tools  # few agents write code
 
-    return code_tools(given)
+    return code_tools(code)
 
 
 def _with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:

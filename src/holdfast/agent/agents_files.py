@@ -118,7 +118,7 @@ def load_sub_agents(folder: str | os.PathLike[str]) -> dict[str, SubAgent]:
     root = Path(with_home(folder)).resolve()
     if not root.is_dir():
         raise ConfigurationError(f"load_sub_agents takes a folder; there is none at {root}.")
-    found: dict[str, SubAgent] = {}
+    agents: dict[str, SubAgent] = {}
     places = [root / place for place in PLACES if (root / place).is_dir()] or [root]
     files = [path for place in places for path in sorted(place.glob("*.md"))]
     for path in [path for path in files if path.stem.lower() != "readme"]:
@@ -126,12 +126,12 @@ def load_sub_agents(folder: str | os.PathLike[str]) -> dict[str, SubAgent]:
             if root not in path.resolve().parents:
                 raise ValueError(f"it is a link to {path.resolve()}, outside of {root}")
             agent = read_sub_agent(path)
-            if same := found.get(agent.name):
+            if same := agents.get(agent.name):
                 raise ValueError(f"{same.path} has the same name, {agent.name!r}.")
-            found[agent.name] = agent
+            agents[agent.name] = agent
         except (OSError, ValueError) as error:
             _log.warning("The sub-agent %s was left out: %s", path, error)
-    return found
+    return agents
 
 
 def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
@@ -156,10 +156,10 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     guarded = "calls of a sub-agent are guarded like those of the agent that it works for."
     ignored: list[str] = []
     for key, value, at in head.members():
-        if (known := _SPELLINGS.get(key)) is not None:
-            if known in head:
-                raise at.error(f"it is {known} in another spelling; write {known} alone.")
-            head.put(known, value, at)
+        if (canonical := _SPELLINGS.get(key)) is not None:
+            if canonical in head:
+                raise at.error(f"it is {canonical} in another spelling; write {canonical} alone.")
+            head.put(canonical, value, at)
         if _IGNORED_KEY.fullmatch(key):
             _log.warning("%s: %s is ignored: %s", path, key, guarded)
         elif key not in (*_KEYS, *_CLAUDE_KEYS, *_SPELLINGS):
@@ -215,17 +215,17 @@ def _tools(head: Map, key: str, place: SourceLocation, default: tuple[str, ...])
     A tool that is named for some of its calls only cannot be restricted to these calls here. It is
     left out of `tools`; as one of `disallowedTools` it is excluded for all calls.
     """
-    given = head.get(key)
-    if given is None:
+    value = head.get(key)
+    if value is None:
         return default
-    if isinstance(given, str):
-        given = [] if given.strip() in ("", "none") else _COMMA.split(given)
-    elif not isinstance(given, Seq):
+    if isinstance(value, str):
+        value = [] if value.strip() in ("", "none") else _COMMA.split(value)
+    elif not isinstance(value, Seq):
         raise place.at(key).error(
             "it takes a list of names of tools, '*' for all of them, or none."
         )
-    found: list[str] = []
-    for one in cast("list[Any]", given):
+    tools: list[str] = []
+    for one in cast("list[Any]", value):
         if not isinstance(one, str) or not one.strip():
             raise place.at(key).error(f"it takes names of tools, not {one!r}.")
         name, bracket, calls = one.strip().partition("(")
@@ -238,27 +238,27 @@ def _tools(head: Map, key: str, place: SourceLocation, default: tuple[str, ...])
             if key == "tools":
                 continue
         server = name.removeprefix("mcp__").replace("__", ".", 1)
-        found += _CLAUDE_TOOLS.get(name, (server if name.startswith("mcp__") else name,))
+        tools += _CLAUDE_TOOLS.get(name, (server if name.startswith("mcp__") else name,))
         if key == "disallowedTools":
-            found += _ALSO_WITHOUT.get(name, ())
-    return tuple(dict.fromkeys(found))
+            tools += _ALSO_WITHOUT.get(name, ())
+    return tuple(dict.fromkeys(tools))
 
 
 def _limits(head: Map, place: SourceLocation) -> Limits | None:
-    given, at = head.get("limits"), place.at("limits")
-    if given is None or given == "":
+    value, at = head.get("limits"), place.at("limits")
+    if value is None or value == "":
         turns = head.get("maxTurns")
         if turns is None:
             return None
-        given = Map(place, [("steps", turns, place.at("maxTurns"))])
-    if not isinstance(given, Map):
+        value = Map(place, [("steps", turns, place.at("maxTurns"))])
+    if not isinstance(value, Map):
         raise at.error(f"it takes a mapping of {', '.join(_LIMITS)} to numbers.")
-    for key in given:
+    for key in value:
         if key not in _LIMITS:
             raise at.at(key).error(f"unknown key. Limits are: {', '.join(_LIMITS)}.")
     try:
         return Limits(
-            **{key: plain(one) if isinstance(one, str) else one for key, one in given.items()}
+            **{key: plain(one) if isinstance(one, str) else one for key, one in value.items()}
         )
     except (ConfigurationError, TypeError) as error:
         raise at.error(str(error)) from None

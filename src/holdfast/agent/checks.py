@@ -16,9 +16,9 @@ from holdfast.tools import Tool, ToolManager
 from holdfast.tools.arguments import is_model, is_whole, wrong
 
 
-def analyzer_of(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer | None:
+def analyzer_of(analyzer: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer | None:
     """Return the given analyzer, or the standard one if the policy needs one."""
-    if given is None:
+    if analyzer is None:
         if not getattr(guard, "needs_risk", False):
             return None
         for one in (guard, *getattr(guard, "policies", ())):
@@ -27,10 +27,10 @@ def analyzer_of(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyze
         from holdfast.agent.security import standard  # a large package, for some policies alone
 
         return standard()
-    if isinstance(given, type) or not callable(getattr(given, "assess", None)):
+    if isinstance(analyzer, type) or not callable(getattr(analyzer, "assess", None)):
         form = "an object with a method assess, such as holdfast.agent.security.standard(), or None"
-        raise wrong("Agent: security", form, given)
-    return given
+        raise wrong("Agent: security", form, analyzer)
+    return analyzer
 
 
 # The arguments whose value has one simple form: the check, and the form for messages.

@@ -94,11 +94,11 @@ class CodeFunction(NamedTuple):
     stub: str
 
 
-def code_tools(given: Any) -> CodeTools:
+def code_tools(code: Any) -> CodeTools:
     """Return the tools of code mode for the argument `Agent(code=)`."""
-    mode = CodeMode() if given is True else given
+    mode = CodeMode() if code is True else code
     if not isinstance(mode, CodeMode):
-        raise wrong("Agent: code", "True, False or CodeMode(...)", given)
+        raise wrong("Agent: code", "True, False or CodeMode(...)", code)
     if importlib.util.find_spec("pydantic_monty") is None:
         raise ConfigurationError(
             "Agent: code needs the interpreter of the extra: pip install 'holdfast[code]'."
@@ -114,7 +114,7 @@ class CodeTools:
         self._beside: frozenset[str] = frozenset()  # tools that stay the model's
         self._manager: ToolManager | None = None
         # Each of these stands behind the definitions that it was made of.
-        self._shown: tuple[object, tuple[ToolDefinition, ...]] = ((), ())
+        self._definitions: tuple[object, tuple[ToolDefinition, ...]] = ((), ())
         self._functions: tuple[object, dict[str, CodeFunction]] = ((), {})
         only_calls = ToolAnnotations(True, False, True, False)
         self.tool = Tool(
@@ -133,32 +133,32 @@ class CodeTools:
             category="builtin",
         )
 
-    def beside(self, brought: Iterable[Tool]) -> tuple[Tool, ...]:
+    def beside(self, feature_tools: Iterable[Tool]) -> tuple[Tool, ...]:
         """Return the tools that come with an agent's arguments, and those of code mode. The former
         stay tools of the model."""
-        tools = tuple(brought)
+        tools = tuple(feature_tools)
         self._beside = frozenset([tool.name for tool in tools])
         return (*tools, self.tool, self._finder)
 
-    def shown(self, manager: ToolManager) -> tuple[ToolDefinition, ...]:
-        """Return the definitions that the model is shown: the same object until the tools
+    def definitions(self, manager: ToolManager) -> tuple[ToolDefinition, ...]:
+        """Return the definitions that the model receives: the same object until the tools
         change."""
         made_of = manager.definitions()
-        if self._shown[0] is not made_of:
+        if self._definitions[0] is not made_of:
             beside = [one for one in made_of if one.name in self._beside]
-            self._shown = (made_of, (self._run_definition(self.functions(manager)), *beside))
-        return self._shown[1]
+            self._definitions = (made_of, (self._run_definition(self.functions(manager)), *beside))
+        return self._definitions[1]
 
     def shown_then(
         self, manager: ToolManager, recorded: Iterable[ToolDefinition], ever: Container[str]
     ) -> tuple[ToolDefinition, ...]:
         """Return today's definitions as the model would have been shown them when it was shown the
         recorded ones: without the functions in `ever` that were not registered then."""
-        _, *beside = self.shown(manager)
+        _, *beside = self.definitions(manager)
         today, then = self.functions(manager), functions_of(recorded)
-        kept = [name for name in then if name in today]
-        kept += [name for name in today if name not in then and name not in ever]
-        return (self._run_definition({name: today[name] for name in kept}), *beside)
+        names = [name for name in then if name in today]
+        names += [name for name in today if name not in then and name not in ever]
+        return (self._run_definition({name: today[name] for name in names}), *beside)
 
     def _run_definition(self, functions: Mapping[str, CodeFunction]) -> ToolDefinition:
         stubs = [one.stub for name, one in functions.items() if name != FIND_FUNCTIONS]
@@ -172,12 +172,14 @@ class CodeTools:
         self._manager = manager
         made_of = manager.definitions()
         if self._functions[0] is not made_of:
-            found: dict[str, CodeFunction] = {}
+            functions: dict[str, CodeFunction] = {}
             for tool in manager.list_tools():
                 if tool.name not in self._beside and tool.name != RUN_CODE:
-                    name = _function_name(tool.name, found)
-                    found[name] = CodeFunction(tool, tuple(_parameters(tool)), stub_of(name, tool))
-            self._functions = (made_of, found)
+                    name = _function_name(tool.name, functions)
+                    functions[name] = CodeFunction(
+                        tool, tuple(_parameters(tool)), stub_of(name, tool)
+                    )
+            self._functions = (made_of, functions)
         return self._functions[1]
 
     def _run_code(self, code: str, context: ToolContext) -> ToolResult:
@@ -194,31 +196,31 @@ class CodeTools:
             if name != FIND_FUNCTIONS
         }
         tools = [one.tool for one in functions.values()]
-        found = best_matches(query, tools, max(1, min(limit, 50)))
-        text = "\n\n".join([functions[tool.name].stub for tool in found])
+        matches = best_matches(query, tools, max(1, min(limit, 50)))
+        text = "\n\n".join([functions[tool.name].stub for tool in matches])
         return ToolResult((TextContent(text or f"No function matches {query!r}."),))
 
 
 # --- stubs ---
 
 
-def functions_of(shown: Iterable[ToolDefinition]) -> list[str]:
+def functions_of(definitions: Iterable[ToolDefinition]) -> list[str]:
     """Return the functions that the definition of `run_code` among these names, in its order."""
-    text = next((tool.description for tool in shown if tool.name == RUN_CODE), "")
-    stubs, found, names = text.partition(_NAMES_FOLLOW)
-    return names.split(", ") if found else _STUB_NAME.findall(stubs)
+    text = next((tool.description for tool in definitions if tool.name == RUN_CODE), "")
+    stubs, separator, names = text.partition(_NAMES_FOLLOW)
+    return names.split(", ") if separator else _STUB_NAME.findall(stubs)
 
 
-def _function_name(name: str, taken: Mapping[str, object]) -> str:
+def _function_name(name: str, functions: Mapping[str, object]) -> str:
     """Return a Python name for a tool that no other tool has."""
     plain = _NOT_IDENTIFIER.sub("_", wire_name(name))
     if plain[:1].isdigit() or keyword.iskeyword(plain) or plain in _PYTHONS:
         plain = f"tool_{plain}"
-    found, number = plain, 1
-    while found in taken:
+    candidate, number = plain, 1
+    while candidate in functions:
         number += 1
-        found = f"{plain}_{number}"
-    return found
+        candidate = f"{plain}_{number}"
+    return candidate
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:
@@ -264,44 +266,44 @@ def _default(schema: Any) -> str:
 
 def _one_line(text: Any) -> str:
     """Return the first paragraph of a description in one line, cut."""
-    found = " ".join(str(text or "").strip().partition("\n\n")[0].split())
-    return found if len(found) <= _MAX_SUMMARY_CHARS else f"{found[: _MAX_SUMMARY_CHARS - 3]}..."
+    line = " ".join(str(text or "").strip().partition("\n\n")[0].split())
+    return line if len(line) <= _MAX_SUMMARY_CHARS else f"{line[: _MAX_SUMMARY_CHARS - 3]}..."
 
 
 def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     """Return a JSON Schema as a Python type, objects in the inline form of PEP 764."""
-    found = as_object(schema)
+    node = as_object(schema)
     if depth > _MAX_DEPTH:
         return "Any"
-    if isinstance(reference := found.get("$ref"), str):
+    if isinstance(reference := node.get("$ref"), str):
         return type_of(_resolve(reference, root), root, depth + 1)
-    if isinstance(values := found.get("enum"), list | tuple):
+    if isinstance(values := node.get("enum"), list | tuple):
         return f"Literal[{', '.join([repr(value) for value in cast('list[Any]', values)])}]"
-    if "const" in found:
-        return f"Literal[{found['const']!r}]"
+    if "const" in node:
+        return f"Literal[{node['const']!r}]"
     for key in ("anyOf", "oneOf"):
-        if isinstance(choices := found.get(key), list | tuple):
+        if isinstance(choices := node.get(key), list | tuple):
             return _union([type_of(one, root, depth + 1) for one in cast("list[Any]", choices)])
-    kind = found.get("type")
+    kind = node.get("type")
     if isinstance(kind, list | tuple):
         kinds = cast("list[Any]", kind)
-        return _union([type_of({**found, "type": one}, root, depth + 1) for one in kinds])
+        return _union([type_of({**node, "type": one}, root, depth + 1) for one in kinds])
     if kind == "array":
-        item = type_of(found["items"], root, depth + 1) if "items" in found else "Any"
+        item = type_of(node["items"], root, depth + 1) if "items" in node else "Any"
         return f"list[{item}]"
-    if kind == "object" or "properties" in found:
-        members = as_object(found.get("properties"))
+    if kind == "object" or "properties" in node:
+        members = as_object(node.get("properties"))
         if not members:
-            more = found.get("additionalProperties")
+            more = node.get("additionalProperties")
             value = type_of(more, root, depth + 1) if isinstance(more, Mapping) else "Any"
             return f"dict[str, {value}]"
-        required = found.get("required") or ()
-        shown = [
+        required = node.get("required") or ()
+        entries = [
             f"{name!r}: {shape}" if name in required else f"{name!r}: NotRequired[{shape}]"
             for name, one in members.items()
             if (shape := type_of(one, root, depth + 1))
         ]
-        return f"TypedDict[{{{', '.join(shown)}}}]"
+        return f"TypedDict[{{{', '.join(entries)}}}]"
     return _TYPES.get(str(kind), "Any")
 
 
@@ -310,7 +312,7 @@ def _union(types: list[str]) -> str:
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    found: Any = root
+    node: Any = root
     for part in reference.removeprefix("#/").split("/"):
-        found = as_object(found).get(part.replace("~1", "/").replace("~0", "~"))
-    return found
+        node = as_object(node).get(part.replace("~1", "/").replace("~0", "~"))
+    return node

@@ -121,10 +121,10 @@ _SKILLS_KEYS = {
 
 def _make_skills(data: Any, place: SourceLocation, loader: AgentLoader) -> Skills:
     options: dict[str, Any] = {"folders": data} if isinstance(data, list) else data
-    found = discover([str(loader.path(folder)) for folder in options.get("folders", ())])
+    skills = discover([str(loader.path(folder)) for folder in options.get("folders", ())])
     texts = [msgspec.convert(one, Skill) for one in options.get("list", ())]
     sizes = {name: options[name] for name in ("each", "total") if name in options}
-    return Skills([*texts, *found.list()], found.unreadable, **sizes)
+    return Skills([*texts, *skills.list()], skills.unreadable, **sizes)
 
 
 def _dump_skills(skills: Skills, where: str, dumper: Dumper) -> dict[str, Any]:
@@ -234,10 +234,10 @@ def _dump_tools(agent: Any, where: str, dumper: Dumper) -> dict[str, Any] | None
     }
     shape = TOOLS.keys["mcp_servers"].shape
     servers = shape.dump(read_servers(agent.mcp_servers), "mcp_servers", dumper)
-    found: dict[str, Any] = {}
+    section: dict[str, Any] = {}
     for rule in ("concurrency", "result_limit"):
         for pattern, limit in getattr(rules, rule).items():
-            at = found if pattern == "*" else entries.get(pattern)
+            at = section if pattern == "*" else entries.get(pattern)
             if at is None and pattern.endswith(".*"):
                 at = servers.get(pattern.removesuffix(".*"))
             if at is None:
@@ -248,12 +248,12 @@ def _dump_tools(agent: Any, where: str, dumper: Dumper) -> dict[str, Any] | None
                 )
             at[rule] = limit
     if rules.hooks:
-        found["hooks"] = TOOLS.keys["hooks"].shape.dump(rules.hooks, "tools.hooks", dumper)
+        section["hooks"] = TOOLS.keys["hooks"].shape.dump(rules.hooks, "tools.hooks", dumper)
     if entries:
-        found["builtin"] = [entry if len(entry) > 1 else name for name, entry in entries.items()]
+        section["builtin"] = [entry if len(entry) > 1 else name for name, entry in entries.items()]
     if servers:
-        found["mcp_servers"] = servers
-    return found or None
+        section["mcp_servers"] = servers
+    return section or None
 
 
 _TOOLS_FORM = Either(text=NONEMPTY, map=Raw(TOOLS), what="a tool config, or the path of one")
@@ -343,10 +343,10 @@ def _others(or_none: bool = False) -> Made:
     shape = MapOf(OtherAgent(or_none), "a mapping of names to agents")
 
     def dump(directory: Any, where: str, dumper: Dumper) -> dict[str, Any]:
-        found = shape.dump(directory.given, where, dumper)
+        entries = shape.dump(directory.by_name, where, dumper)
         for name, text in directory.descriptions.items():
-            found[name]["description"] = dumper.text(where, text)
-        return found
+            entries[name]["description"] = dumper.text(where, text)
+        return entries
 
     return Made(shape, _make_others, dump)
 
@@ -448,7 +448,7 @@ _KEYS = {
         Made(
             MODELS_BY_NAME,
             lambda data, place, loader: data,
-            lambda one, at, dumper: MODELS_BY_NAME.dump(one.given, at, dumper),
+            lambda one, at, dumper: MODELS_BY_NAME.dump(one.by_name, at, dumper),
         ),
         "Models by name that the agent may switch to with the tool switch_model.",
     ),
@@ -465,15 +465,15 @@ class AgentShape(Shape, frozen=True):
     """The shape of a whole agent. Section names may be in capitals, with a warning."""
 
     def read(self, value: Map, place: SourceLocation) -> Unbuilt:
-        found = Map(place)
+        sections = Map(place)
         for key, member in value.items():
             name = key.lower() if key not in KEYS.keys and key.lower() in KEYS.keys else key
             if name != key:
                 legacy.warn(value.places[key], repr(key), repr(name))
-            if name in found:
+            if name in sections:
                 raise value.places[key].error(f"{name} is there twice, in two spellings.")
-            found.put(name, member, value.places[key])
-        return Unbuilt(_make_agent, KEYS.read(found, place), place, found.places)
+            sections.put(name, member, value.places[key])
+        return Unbuilt(_make_agent, KEYS.read(sections, place), place, sections.places)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return KEYS.body(defs)
@@ -495,12 +495,12 @@ def _make_agent(data: dict[str, Any], place: SourceLocation, loader: AgentLoader
     if tools.skills:
         arguments["skills"] = discover(tools.skills)
     if plugins := arguments.pop("plugins", None):
-        known = {"skills": None, "hooks": (), "delegates": None, **arguments}
-        added = with_plugins(plugins, {**known, "mcp_servers": tools.mcp_servers})
+        values = {"skills": None, "hooks": (), "delegates": None, **arguments}
+        added = with_plugins(plugins, {**values, "mcp_servers": tools.mcp_servers})
         del added["plugins"]
         servers = added.pop("mcp_servers", tools.mcp_servers)
         tools, arguments = msgspec.structs.replace(tools, mcp_servers=servers), arguments | added
-    built = tool_config.build(msgspec.structs.replace(tools, skills=()), loader.known)
+    built = tool_config.build(msgspec.structs.replace(tools, skills=()), loader.objects)
     if (bounds := arguments.pop("delegation", None)) is not None:
         if not arguments.get("delegates"):
             raise WrongKey("delegation", "it limits delegates, but there are none.")
@@ -515,9 +515,9 @@ def _make_agent(data: dict[str, Any], place: SourceLocation, loader: AgentLoader
 
 def _values_of(agent: Any) -> dict[str, Any]:
     """Return the values of an agent's keys; a missing one has its default."""
-    known, output, delegates = agent.known, agent.output, agent.delegates
+    knowledge, output, delegates = agent.known, agent.output, agent.delegates
     texts = {
-        kind: [part.text for part in known.parts if part.of == kind]
+        kind: [part.text for part in knowledge.parts if part.of == kind]
         for kind in ("system_prompt", "system_prompt_extensions", "microagents")
     }
     if delegates is not None and delegates.send_to:
@@ -533,8 +533,8 @@ def _values_of(agent: Any) -> dict[str, Any]:
         "system_prompt_extensions": texts["system_prompt_extensions"] or None,
         "microagents": notes or None,
         "tools": agent,
-        "skills": known.skills,
-        "instructions": known.instructions,
+        "skills": knowledge.skills,
+        "instructions": knowledge.instructions,
         "plugins": None,  # their parts are in the other keys
         "hooks": agent.hooks or None,
         "delegation": delegates,
@@ -582,8 +582,8 @@ def read_agent_json(
     document = read_json(text, place)
     if not isinstance(document, Map):
         raise place.error(f"it takes a JSON object, not {type(document).__name__}.")
-    known = tool_config.known_builtins(builtins)
-    return read_agent(document, AgentLoader(Path.cwd(), None, known, variables or {}, agent))
+    objects = tool_config.known_builtins(builtins)
+    return read_agent(document, AgentLoader(Path.cwd(), None, objects, variables or {}, agent))
 
 
 def schema() -> dict[str, Any]:

@@ -73,7 +73,7 @@ class AgentLoader(msgspec.Struct, frozen=True):
 
     root: Path
     modules: Path | None
-    known: Mapping[str, Any]
+    objects: Mapping[str, Any]
     variables: Mapping[str, Any]
     agent: Callable[..., Any]
     origins: list[Origin] = []
@@ -92,44 +92,44 @@ class AgentLoader(msgspec.Struct, frozen=True):
 
     def read_file(self, path: str) -> str:
         """Return the text of a file."""
-        found = self.path(path)
+        file = self.path(path)
         try:
-            return found.read_bytes().decode("utf-8-sig")
+            return file.read_bytes().decode("utf-8-sig")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise WrongKey("file", f"{str(found)!r} cannot be read: {reason}.") from None
+            raise WrongKey("file", f"{str(file)!r} cannot be read: {reason}.") from None
 
     def use(
         self, part: Mapping[str, Any], place: SourceLocation, more: Mapping[str, Any] = {}
     ) -> Any:
         """Return the object that `use` names; a class or function is called with the parameters."""
         name, parameters = part["use"], part.get("parameters")
-        found = self._find(name, place, more)
-        if inspect.isclass(found) or inspect.isroutine(found):
-            found = tool_config.call_with(found, parameters, name, place)
+        target = self._find(name, place, more)
+        if inspect.isclass(target) or inspect.isroutine(target):
+            target = tool_config.call_with(target, parameters, name, place)
         elif parameters is not None:
             raise place.error(
                 f"{name!r} is an object, not a class or function; it takes no parameters."
             )
         texts = [value for value in self.variables.values() if isinstance(value, str) and value]
-        self.origins.append(Origin(found, name, parameters, frozenset(texts)))
-        return found
+        self.origins.append(Origin(target, name, parameters, frozenset(texts)))
+        return target
 
     def function(self, name: str, place: SourceLocation) -> Any:
         """Return the named function or class itself."""
-        found = self._find(name, place, {})
-        self.origins.append(Origin(found, name))
-        return found
+        target = self._find(name, place, {})
+        self.origins.append(Origin(target, name))
+        return target
 
     def _find(self, name: str, place: SourceLocation, more: Mapping[str, Any]) -> Any:
-        known = {**more, **self.known}
-        if name in known:
-            return known[name]
+        objects = {**more, **self.objects}
+        if name in objects:
+            return objects[name]
         if ":" in name:
             return tool_config.load_object(name, place)
         raise place.error(
-            f"no builtin is named {name!r}.{did_you_mean(name, known)} It takes 'module:qualname',"
-            f" or a name of builtins: {', '.join(known) or 'none given'}."
+            f"no builtin is named {name!r}.{did_you_mean(name, objects)} It takes"
+            f" 'module:qualname', or a name of builtins: {', '.join(objects) or 'none given'}."
         )
 
 
@@ -185,8 +185,8 @@ class Shipped(Shape, frozen=True):
 
     def _make(self, data: Any, place: SourceLocation, loader: AgentLoader) -> Any:
         if isinstance(data, str):
-            known = data in self.classes and data not in loader.known
-            data = {"name": data} if known else {"use": data}
+            is_class_name = data in self.classes and data not in loader.objects
+            data = {"name": data} if is_class_name else {"use": data}
         if "use" in data:
             return loader.use(data, place, self.classes)
         arguments = {key: value for key, value in data.items() if key != "name"}
@@ -218,13 +218,13 @@ def _make_model(data: Any, place: SourceLocation, loader: AgentLoader) -> Any:
     if isinstance(data, str):
         return LLM(data)
     if "use" in data:
-        made = loader.use(data, place, {"scripted": ScriptedLLM, "litellm": LiteLLM})
-        if not callable(getattr(made, "completion", None)):
+        model = loader.use(data, place, {"scripted": ScriptedLLM, "litellm": LiteLLM})
+        if not callable(getattr(model, "completion", None)):
             raise place.error(
-                f"{data['use']!r} gives {type(made).__name__}, which is not a model: it has no"
+                f"{data['use']!r} gives {type(model).__name__}, which is not a model: it has no"
                 " method completion."
             )
-        return made
+        return model
     if "fallback" in data:
         on = _failures(data["on"], place.at("on"), loader) if "on" in data else None
         return FallbackLLM(data["fallback"], on=on, sticky=data.get("sticky", True))
@@ -238,22 +238,22 @@ def _make_model(data: Any, place: SourceLocation, loader: AgentLoader) -> Any:
 
 def _failures(data: str | list[str], place: SourceLocation, loader: AgentLoader) -> Any:
     """Return the value of `FallbackLLM(on=)` for names of errors or of a function."""
-    if isinstance(data, str) and (":" in data or data in loader.known):
+    if isinstance(data, str) and (":" in data or data in loader.objects):
         return loader.function(data, place)
     kinds = {
         name: kind
         for name, kind in vars(errors).items()
         if isinstance(kind, type) and issubclass(kind, errors.LLMError)
     }
-    found: list[Any] = []
+    classes: list[Any] = []
     for name in [data] if isinstance(data, str) else data:
         if name not in kinds and ":" not in name:
             raise place.error(
                 f"no model error is named {name!r}.{did_you_mean(name, kinds)} It takes:"
                 f" {', '.join(kinds)}, or 'module:qualname'."
             )
-        found.append(kinds[name] if name in kinds else loader.function(name, place))
-    return tuple(found)
+        classes.append(kinds[name] if name in kinds else loader.function(name, place))
+    return tuple(classes)
 
 
 def _dump_model(model: Any, where: str, dumper: Dumper) -> dict[str, Any]:
@@ -262,8 +262,8 @@ def _dump_model(model: Any, where: str, dumper: Dumper) -> dict[str, Any]:
         return _dump_llm(model, where, dumper)
     if kind is FallbackLLM:
         models = _dump_models(model.models, where, dumper)
-        found = {"fallback": models, "sticky": model.sticky}
-        return found if model.on is None else {**found, "on": _dump_on(model.on, where, dumper)}
+        entry = {"fallback": models, "sticky": model.sticky}
+        return entry if model.on is None else {**entry, "on": _dump_on(model.on, where, dumper)}
     if kind is RouterLLM:
         pick = dumper.function(f"{where}.pick", model.pick)
         return {"router": _dump_models(model.models, where, dumper), "pick": pick}
@@ -292,12 +292,12 @@ def _dump_llm(llm: LLM, where: str, dumper: Dumper) -> dict[str, Any]:
         )
     arguments["name"] = arguments.pop("model")
     defaults = inspect.signature(LLM).parameters
-    given = {
+    settings = {
         name: value
         for name, value in arguments.items()
         if name == "name" or (value != defaults[name].default and (value or value != ""))
     }
-    return _SETTINGS.dump(given, where, dumper)
+    return _SETTINGS.dump(settings, where, dumper)
 
 
 def _dump_on(on: Any, where: str, dumper: Dumper) -> str | list[str]:
@@ -330,8 +330,8 @@ def _dump_scripted(llm: ScriptedLLM, where: str, dumper: Dumper) -> dict[str, An
     ]
     more = {"delay": llm.delay or None, "stream": llm.stream or None, "images": llm.sees}
     parameters = {"script": answers, "model": dumper.text(where, llm.model), **more}
-    given = {name: value for name, value in parameters.items() if value is not None}
-    return {"use": "scripted", "parameters": given}
+    settings = {name: value for name, value in parameters.items() if value is not None}
+    return {"use": "scripted", "parameters": settings}
 
 
 def _dump_answer(answer: Any, where: str, dumper: Dumper) -> Any:
@@ -451,12 +451,12 @@ _FIELDS: dict[str, Shape | Key] = {
 
 
 def _kinds(classes: Mapping[str, type[Any]], whole: bool = False) -> dict[str, Section]:
-    found: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     for name, kind in classes.items():
-        named = {"name": Key(Choice((name,)), "The kind.", required=True)}
-        keys = {**named, **keys_of(kind, _FIELDS)}
-        found[name] = Section(name, f"the settings of {name}", keys, whole=whole)
-    return found
+        name_key = {"name": Key(Choice((name,)), "The kind.", required=True)}
+        keys = {**name_key, **keys_of(kind, _FIELDS)}
+        sections[name] = Section(name, f"the settings of {name}", keys, whole=whole)
+    return sections
 
 
 _CONDENSERS = _kinds(CONDENSER_CLASSES)
@@ -509,8 +509,8 @@ class Confirmation(Shape, frozen=True):
             "additionalProperties": False,
         }
         part = {**_PART.schema(defs), "properties": {"use": {"not": {"enum": list(_VERDICTS)}}}}
-        known = [_POLICY.schema(defs), _ABOVE.schema(defs), _JUDGE.schema(defs)]
-        return {"anyOf": [*known, several, part]}
+        shapes = [_POLICY.schema(defs), _ABOVE.schema(defs), _JUDGE.schema(defs)]
+        return {"anyOf": [*shapes, several, part]}
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
         if type(value) is ByTool:

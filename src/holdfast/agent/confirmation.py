@@ -76,9 +76,9 @@ class ByTool:
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
         """Return the verdict of the tool's name. See `ConfirmationPolicy.decide`."""
-        found = self._verdicts.get(call.name)
-        if found is not None:
-            return found
+        verdict = self._verdicts.get(call.name)
+        if verdict is not None:
+            return verdict
         fitting = (one for pattern, one in self._patterns if name_fits(call.name, pattern))
         return next(fitting, self._default)
 
@@ -138,11 +138,11 @@ class Strictest:
     `Strictest(["risky", {"git.*": "deny"}])`."""
 
     def __init__(self, policies: Iterable[Any]) -> None:
-        given: Any = policies
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        value: Any = policies
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             raise wrong("Strictest", "a list of policies", policies)
         self.policies: tuple[ConfirmationPolicy, ...] = tuple(
-            [found for one in cast("Iterable[Any]", given) if (found := policy(one)) is not None]
+            [guard for one in cast("Iterable[Any]", value) if (guard := policy(one)) is not None]
         )
 
     @property
@@ -152,8 +152,10 @@ class Strictest:
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
         """Return the strictest verdict of the policies. See `ConfirmationPolicy.decide`."""
-        found = [decided(one, call, risk) for one in self.policies]
-        return max(found, key=lambda one: _VERDICTS.index(one.decision), default=Verdict("allow"))
+        verdicts = [decided(one, call, risk) for one in self.policies]
+        return max(
+            verdicts, key=lambda one: _VERDICTS.index(one.decision), default=Verdict("allow")
+        )
 
     def __repr__(self) -> str:
         return f"Strictest({list(self.policies)!r})"
@@ -167,19 +169,19 @@ Confirm = (
 def policy(confirm: Confirm) -> ConfirmationPolicy | None:
     """Return the policy of `Agent(confirm=...)`; None for "never". Raises `ConfigurationError` for
     any other value."""
-    given: Any = confirm
-    if given == "never":
+    value: Any = confirm
+    if value == "never":
         return None
-    if given == "always":
+    if value == "always":
         return ByTool({"*": "ask"})
-    if given == "risky":
+    if value == "risky":
         return AboveRisk("medium")
-    if isinstance(given, Mapping):
-        return ByTool(cast("Mapping[str, str]", given))
-    if callable(getattr(given, "decide", None)) and not isinstance(given, type):
-        return cast(ConfirmationPolicy, given)
-    if isinstance(given, list | tuple | set | frozenset):
-        names = list(cast("Iterable[Any]", given))
+    if isinstance(value, Mapping):
+        return ByTool(cast("Mapping[str, str]", value))
+    if callable(getattr(value, "decide", None)) and not isinstance(value, type):
+        return cast(ConfirmationPolicy, value)
+    if isinstance(value, list | tuple | set | frozenset):
+        names = list(cast("Iterable[Any]", value))
         if all(isinstance(name, str) for name in names):
             return ByTool(dict.fromkeys(names, "ask"))
     form = (

@@ -44,7 +44,7 @@ class Connections:
         self._tools.opened(runtime)
 
     @contextmanager
-    def held(self) -> Generator[None]:
+    def keep_open(self) -> Generator[None]:
         """Keep the connections open within a `with` block."""
         self.opened()
         try:

@@ -81,13 +81,13 @@ class Delegates(AgentDirectory):
 
     def with_agents(self, agents: Any) -> Delegates:
         """Return a copy with these agents and the same settings, without an owner."""
-        found = copy(self)
-        AgentDirectory.__init__(found, self.argument, agents)
-        return found
+        team = copy(self)
+        AgentDirectory.__init__(team, self.argument, agents)
+        return team
 
     def isolation_of(self, name: str) -> Isolation | None:
         """Return the kind of folder in which a child of that agent works."""
-        one = self.given.get(name)
+        one = self.by_name.get(name)
         own = one.isolation if isinstance(one, SubAgent) else None
         return own or self.isolation
 

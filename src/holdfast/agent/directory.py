@@ -58,18 +58,18 @@ class AgentDirectory:
     of an agent and a text describes it in other words than its own. Thread-safe.
     """
 
-    def __init__(self, argument: str, given: Any, known: tuple[str, ...] = ()) -> None:
-        if not isinstance(given, Mapping):
-            raise wrong(f"Agent: {argument}", "a mapping of names to agents", given)
+    def __init__(self, argument: str, agents: Any, known_names: tuple[str, ...] = ()) -> None:
+        if not isinstance(agents, Mapping):
+            raise wrong(f"Agent: {argument}", "a mapping of names to agents", agents)
         self.argument = argument
-        self.given: dict[str, Agent | SubAgent | None] = {}
+        self.by_name: dict[str, Agent | SubAgent | None] = {}
         self.descriptions: dict[str, str] = {}
         """The descriptions of agents that were given with one."""
         self.owner: Agent | None = None
         """The agent whose tools and model the sub-agents of files use."""
         self._built: dict[str, Agent] = {}
         self._lock = threading.Lock()
-        for name, one in cast("Mapping[Any, Any]", given).items():
+        for name, one in cast("Mapping[Any, Any]", agents).items():
             if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
                 raise ConfigurationError(
                     f"Agent: {argument} has the name {name!r}; a name has letters, digits, - and _,"
@@ -78,26 +78,28 @@ class AgentDirectory:
             where = f"{argument}[{name!r}]"
             if isinstance(one, tuple):
                 one, self.descriptions[name] = _described(where, cast("tuple[Any, ...]", one))
-            self.given[name] = _checked_entry(where, one, argument == "handoffs", name in known)
+            self.by_name[name] = _checked_entry(
+                where, one, argument == "handoffs", name in known_names
+            )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.given)
+        return iter(self.by_name)
 
     def __bool__(self) -> bool:
-        return bool(self.given)
+        return bool(self.by_name)
 
     @property
     def entries(self) -> dict[str, Any]:
         """The mapping that makes an equal directory."""
         texts = self.descriptions
         return {
-            name: (one, texts[name]) if name in texts else one for name, one in self.given.items()
+            name: (one, texts[name]) if name in texts else one for name, one in self.by_name.items()
         }
 
     def agent(self, name: str) -> Agent | None:
         """Return the agent with that name; None if the name is unknown or the conversation has to
         resolve it. If the owner has planning="first", handoff targets get planning="first" too."""
-        one = self.given.get(name)
+        one = self.by_name.get(name)
         plans = (
             self.argument == "handoffs"
             and self.owner is not None
@@ -106,25 +108,25 @@ class AgentDirectory:
         if one is None or (not isinstance(one, SubAgent) and not plans):
             return one
         with self._lock:
-            found = self._built.get(name)
-            if found is None:
+            agent = self._built.get(name)
+            if agent is None:
                 assert self.owner is not None
-                found = make_sub_agent(one, self.owner) if isinstance(one, SubAgent) else one
+                agent = make_sub_agent(one, self.owner) if isinstance(one, SubAgent) else one
                 if plans:  # the user is asked under either agent
-                    found = found.with_planning_first()
-                self._built[name] = found
-            return found
+                    agent = agent.with_planning_first()
+                self._built[name] = agent
+            return agent
 
     def full_agents(self) -> list[Agent]:
         """Return the entries that were passed as `Agent` objects. The other entries use the tools
         and the model of their owner."""
-        return [one for one in self.given.values() if one and not isinstance(one, SubAgent)]
+        return [one for one in self.by_name.values() if one and not isinstance(one, SubAgent)]
 
     def listing(self) -> str:
         """Return one line per agent, with its name and its description or the first line of its
         prompt, for a tool's description."""
         lines: list[str] = []
-        for name, one in self.given.items():
+        for name, one in self.by_name.items():
             if one is None:
                 line = "the first agent of the conversation" if name == "main" else ""
             else:
@@ -137,11 +139,11 @@ class AgentDirectory:
         return "\n".join(lines)
 
 
-def _described(where: str, given: tuple[Any, ...]) -> tuple[Any, str]:
+def _described(where: str, pair: tuple[Any, ...]) -> tuple[Any, str]:
     """Return an agent and its description."""
-    if len(given) != 2 or not isinstance(given[1], str) or given[0] is None:
-        raise wrong(f"Agent: {where}", "an agent, or a tuple of an agent and a description", given)
-    return given[0], given[1]
+    if len(pair) != 2 or not isinstance(pair[1], str) or pair[0] is None:
+        raise wrong(f"Agent: {where}", "an agent, or a tuple of an agent and a description", pair)
+    return pair[0], pair[1]
 
 
 def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
@@ -169,8 +171,8 @@ def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
     The settings that guard the owner's calls and decide how they run apply to the sub-agent too.
     Raises `ConfigurationError`."""
     # Tools that act on their owner stay with it.
-    brought = {"find_tools", *(tool.name for tool in owner.brought)}
-    theirs = [tool for tool in owner.tools.list_tools() if tool.name not in brought]
+    excluded = {"find_tools", *(tool.name for tool in owner.brought)}
+    theirs = [tool for tool in owner.tools.list_tools() if tool.name not in excluded]
     rules = owner.tools.rules
     tools = ToolManager(
         _chosen_tools(sub, theirs), hooks=rules.hooks, concurrency=rules.concurrency or None
@@ -222,13 +224,13 @@ def _model_of(sub: SubAgent, owner: Agent) -> Any:
             f"The sub-agent {sub.name!r} has the model {sub.model!r}, which does not fit"
             f" {owner.llm.model!r}; give inherit, or an Agent of its own."
         )
-    found = replace(model=sub.model)
-    if _origin(found) != _origin(owner.llm):  # the key would go to another provider
+    model = replace(model=sub.model)
+    if _origin(model) != _origin(owner.llm):  # the key would go to another provider
         raise ConfigurationError(
             f"The sub-agent {sub.name!r} has the model {sub.model!r}, which is at another address"
             f" than {owner.llm.model!r} and needs a key of its own; give an Agent of its own."
         )
-    return found
+    return model
 
 
 def _origin(llm: Any) -> tuple[str, str]:

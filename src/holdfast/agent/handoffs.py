@@ -67,11 +67,11 @@ class ModelChoice:
     """The models by name that an agent may switch to. Shared by the agent and its variants.
     Thread-safe."""
 
-    def __init__(self, given: object, llm: Model) -> None:
-        if not isinstance(given, Mapping):
-            raise wrong("Agent: models", "a mapping of names to models", given)
-        self.given: dict[str, Model] = dict(given)  # pyright: ignore[reportUnknownArgumentType]
-        for name, model in self.given.items():
+    def __init__(self, models: object, llm: Model) -> None:
+        if not isinstance(models, Mapping):
+            raise wrong("Agent: models", "a mapping of names to models", models)
+        self.by_name: dict[str, Model] = dict(models)  # pyright: ignore[reportUnknownArgumentType]
+        for name, model in self.by_name.items():
             if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
                 raise ConfigurationError(
                     f"Agent: models has the name {name!r}; a name has letters, digits, - and _,"
@@ -79,8 +79,8 @@ class ModelChoice:
                 )
             if not is_model(model):
                 raise wrong(f"Agent: models[{name!r}]", "a model such as LLM(...)", model)
-        own = next((name for name, model in self.given.items() if model is llm), None)
-        if own is None and DEFAULT in self.given:
+        own = next((name for name, model in self.by_name.items() if model is llm), None)
+        if own is None and DEFAULT in self.by_name:
             raise ConfigurationError(
                 f"Agent: models has the name {DEFAULT!r}, which is that of the agent's own model;"
                 " give another one."
@@ -94,18 +94,18 @@ class ModelChoice:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the variants, without that of the agent's own model."""
-        return (name for name in self.given if name != self.own)
+        return (name for name in self.by_name if name != self.own)
 
     def models(self) -> dict[str, Model]:
-        """Return all models by name, the agent's own first if `given` does not have it."""
-        return self.given if self.own in self.given else {self.own: self.llm, **self.given}
+        """Return all models by name, the agent's own first if `by_name` does not have it."""
+        return self.by_name if self.own in self.by_name else {self.own: self.llm, **self.by_name}
 
     def variant(self, name: str) -> Agent:
         """Return the agent with another model; the same object each time."""
         with self._lock:
             if name not in self._variants:
                 assert self.owner is not None
-                model = self.given[name]
+                model = self.by_name[name]
                 self._variants[name] = self.owner.replace(llm=model, models=self)
             return self._variants[name]
 
@@ -165,7 +165,7 @@ def refused_handoffs(
     """Return the results of the answer's handoffs and switches that are refused, by the position
     of the call. `refusal` maps a target (see `resolve_target`) to the reason of a refusal, or "".
     Only the first other one is done; all behind it are refused."""
-    found: dict[int, ToolResult] = {}
+    results: dict[int, ToolResult] = {}
     first = True
     for index, call in enumerate(calls):
         if call.name == TOOL:
@@ -178,10 +178,10 @@ def refused_handoffs(
             continue
         why = refusal(to) if isinstance(to, str) else ""
         if why or not first:
-            found[index] = ToolResult.failure(why or ONCE, "cancelled")
+            results[index] = ToolResult.failure(why or ONCE, "cancelled")
         else:
             first = False
-    return found
+    return results
 
 
 def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
@@ -201,24 +201,24 @@ def find_agent(agent: Agent, name: str) -> Agent | None:
 def reachable_agents(agent: Agent) -> dict[str, Agent]:
     """Return all agents that a conversation of `agent` can reach through handoffs and switches of
     model, by name. Raises `ConfigurationError` if two agents have one name."""
-    found: dict[str, Agent] = {}
-    left, seen = [("", agent)], {id(agent)}
-    while left:
-        own, one = left.pop(0)
+    agents: dict[str, Agent] = {}
+    pending, visited = [("", agent)], {id(agent)}
+    while pending:
+        own, one = pending.pop(0)
         if one.models is not None:
-            found |= {f"{own}#{name}": one.models.variant(name) for name in one.models}
+            agents |= {f"{own}#{name}": one.models.variant(name) for name in one.models}
         if one.handoffs is None:
             continue
         for name in one.handoffs:
             other = one.handoffs.agent(name)
             if other is None:
                 continue
-            if found.setdefault(name, other) is not other:
+            if agents.setdefault(name, other) is not other:
                 raise ConfigurationError(
                     f"Agent: handoffs lead to two agents named {name!r}. Names are unique within a"
                     " conversation."
                 )
-            if id(other) not in seen:
-                seen.add(id(other))
-                left.append((name, other))
-    return found
+            if id(other) not in visited:
+                visited.add(id(other))
+                pending.append((name, other))
+    return agents

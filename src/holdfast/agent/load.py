@@ -76,5 +76,5 @@ def load_agent(
             f" {type(document).__name__}."
         )
     tools = {} if runtime is None else {tool.name: tool for tool in runtime.tools}
-    known = {**tools, **known_builtins(builtins)}
-    return config.read_agent(document, AgentLoader(root, folder, known, variables or {}, Agent))
+    objects = {**tools, **known_builtins(builtins)}
+    return config.read_agent(document, AgentLoader(root, folder, objects, variables or {}, Agent))

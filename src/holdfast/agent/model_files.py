@@ -14,15 +14,15 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 def model_files(folder: Path) -> dict[str, Path]:
     """Return the YAML and JSON files in a folder by their names without suffix, sorted; none if
     there is no folder. Raises `ConfigurationError` if it cannot be read."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     try:
         for path in sorted(folder.iterdir()):
             if path.suffix in _SUFFIXES and not path.name.startswith(".") and path.is_file():
-                found.setdefault(path.stem, path)
+                paths.setdefault(path.stem, path)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ConfigurationError(
             f"The folder of models {str(folder)!r} cannot be read: {error.strerror}."
         ) from None
-    return found
+    return paths

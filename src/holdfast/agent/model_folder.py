@@ -107,10 +107,10 @@ class ModelFolder:
     def _path(self, name: str) -> Path:
         files = model_files(self.folder)
         if name not in files:
-            known = ", ".join(sorted(files)) or "none"
+            names = ", ".join(sorted(files)) or "none"
             raise ConfigurationError(
                 f"The folder {str(self.folder)!r} has no model {name!r}."
-                f"{did_you_mean(name, files)} It has: {known}."
+                f"{did_you_mean(name, files)} It has: {names}."
             )
         return files[name]
 
@@ -128,8 +128,10 @@ class ModelFolder:
             missing = tuple(missing_variables(document, self._variables))
             if kind == "agent":
                 # Tools and prompts are not needed here, and may need a runtime.
-                given = {key.lower(): key for key in document}["model"]
-                document = Map(document.place, [(given, document[given], document.places[given])])
+                model_key = {key.lower(): key for key in document}["model"]
+                document = Map(
+                    document.place, [(model_key, document[model_key], document.places[model_key])]
+                )
             stand_ins = {**self._variables, **dict.fromkeys(missing, _STAND_IN)}
             model = self._load(document, path, stand_ins).llm
         except ConfigurationError as error:
@@ -143,8 +145,8 @@ class ModelFolder:
             place = getattr(document, "place", SourceLocation(str(path)))
             document = Map(place, [("model", document, place)])
         folder = path.resolve().parent
-        known = known_builtins(builtins)
-        return read_agent(document, AgentLoader(folder, folder, known, variables, Agent))
+        objects = known_builtins(builtins)
+        return read_agent(document, AgentLoader(folder, folder, objects, variables, Agent))
 
     def __repr__(self) -> str:
         return f"ModelFolder({str(self.folder)!r})"  # the variables are secrets

@@ -174,7 +174,7 @@ class DelegatedChildren(ObjectStruct):
     def check_agent(self, delegates: Delegates, id: str) -> None:
         """Raise `ToolError` if the agent of a child no longer exists."""
         entry = self.all()[id]
-        if entry.agent not in delegates.given:
+        if entry.agent not in delegates.by_name:
             raise tool_refusal(
                 f"The agent {entry.agent!r} of the conversation {id!r} no longer exists."
             )
@@ -407,7 +407,7 @@ class DelegatedChildren(ObjectStruct):
         """Return the delegates that a child belongs to, even after a handoff."""
         name = self.all()[id].agent
         for one in (self._context.agent.delegates, *self._attached):
-            if one is not None and name in one.given:
+            if one is not None and name in one.by_name:
                 return one
         return None
 
@@ -451,7 +451,7 @@ class DelegatedChildren(ObjectStruct):
             awaited = [ids_of(one.arguments) for one in calls if one.name == "delegate_collect"]
             resumed = [one.arguments.get("resume") for one in calls if one.name == "delegate"]
         for id, entry in list(self.all().items()):
-            mine = entry.background and entry.agent in delegates.given
+            mine = entry.background and entry.agent in delegates.by_name
             if id not in listed or not mine or id in resumed or self.is_watched(id):
                 continue
             status = listed[id].status

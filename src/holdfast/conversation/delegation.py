@@ -107,7 +107,7 @@ class Delegation(ObjectStruct):
     ) -> ToolResult:
         """Run the tool `delegate`."""
         children = self.children
-        if agent not in delegates.given:
+        if agent not in delegates.by_name:
             raise tool_refusal(f"There is no agent {agent!r}. There are: {', '.join(delegates)}.")
         self._check_depth(delegates)
         try:
