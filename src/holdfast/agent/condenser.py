@@ -108,8 +108,8 @@ def window_of(llm: Any) -> int | None:
     the minimum over its models is returned."""
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
-        found = map(window_of, cast("Mapping[str, Any]", models).values())
-        return min((window for window in found if window is not None), default=None)
+        windows = map(window_of, cast("Mapping[str, Any]", models).values())
+        return min((window for window in windows if window is not None), default=None)
     info = getattr(llm, "info", None)
     if info is None or not info.context_window:
         return None if info is None else info.max_input_tokens

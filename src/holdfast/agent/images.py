@@ -91,32 +91,34 @@ class Describer:
     def __call__(self, situation: Situation) -> Sequence[Addition | Remark]:
         """Return the descriptions of new pictures. See `agent.additions`. Every new event is
         inspected. The model's image support is checked only if there is a picture."""
-        found = _pictures(situation)
-        if not found or sees(situation.llm) is not False:
+        pictures = _pictures(situation)
+        if not pictures or sees(situation.llm) is not False:
             return ()
         added: list[Addition | Remark] = []
-        asked: list[_Picture] = []
-        for one in found:
-            known, size = self._remembered(one.digest), len(one.block.data)
+        to_describe: list[_Picture] = []
+        for one in pictures:
+            description, size = self._remembered(one.digest), len(one.block.data)
             foreign = not files.can_receive(self.llm, one.block)
-            if known is not None:
-                added.append(_description(one, known, Completion(model="")))
+            if description is not None:
+                added.append(_description(one, description, Completion(model="")))
             elif size > MAX_PICTURE_BYTES:
                 why = f"it has {size:,} bytes, and at most {MAX_PICTURE_BYTES:,} are sent"
                 added.append(_failure(one, why))
             elif foreign:
                 why = f"only {getattr(one.block, 'provider', '')} has this file"
                 added.append(_failure(one, why))
-            elif len(asked) >= MAX_PICTURES:
+            elif len(to_describe) >= MAX_PICTURES:
                 why = f"it is beyond the first {MAX_PICTURES} that came before one model call"
                 added.append(_failure(one, why))
             else:
-                asked.append(one)
-        if len(asked) == 1:
-            added.append(self._ask(asked[0], situation))
-        elif asked:
-            with ThreadPoolExecutor(min(MAX_PARALLEL, len(asked)), "holdfast-picture") as pool:
-                added += pool.map(self._ask, asked, repeat(situation))
+                to_describe.append(one)
+        if len(to_describe) == 1:
+            added.append(self._ask(to_describe[0], situation))
+        elif to_describe:
+            with ThreadPoolExecutor(
+                min(MAX_PARALLEL, len(to_describe)), "holdfast-picture"
+            ) as pool:
+                added += pool.map(self._ask, to_describe, repeat(situation))
         situation.cancelled.raise_if_set()
         return added
 
@@ -144,29 +146,31 @@ class Describer:
 
 
 def _description(one: _Picture, text: str, answer: Completion) -> Addition:
-    shown = f"{placeholder(one.block)} {one.where} shows, as another model describes it:\n\n{text}"
+    note = f"{placeholder(one.block)} {one.where} shows, as another model describes it:\n\n{text}"
     cost = answer.cost if answer.model else 0.0
-    return Addition(one.about, (TextContent(shown),), answer.usage, cost, answer.model)
+    return Addition(one.about, (TextContent(note),), answer.usage, cost, answer.model)
 
 
 def _failure(one: _Picture, why: str, answer: Completion | None = None) -> Remark:
     text = f"{placeholder(one.block)} was not described: {why}."
-    spent = (Usage(), 0.0, "") if answer is None else (answer.usage, answer.cost, answer.model)
-    return Remark(one.about, text, {"where": one.where}, *spent)
+    usage_fields = (
+        (Usage(), 0.0, "") if answer is None else (answer.usage, answer.cost, answer.model)
+    )
+    return Remark(one.about, text, {"where": one.where}, *usage_fields)
 
 
 def _pictures(situation: Situation) -> list[_Picture]:
     """Return the new pictures without a description, each once, in order."""
-    found: dict[str, _Picture] = {}
+    pictures: dict[str, _Picture] = {}
     names: dict[str, str] = {}
     for event in situation.news:
         content: Sequence[Content] = ()
-        whose = "in a message"
+        origin = "in a message"
         if type(event) is ev.MessageAdded:
             content = event.content
         elif type(event) is ev.ToolCallFinished and not is_nested(event.call_id):
             content = event.result.content
-            whose = f"in the result of {names.get(event.call_id, 'a tool')}"
+            origin = f"in the result of {names.get(event.call_id, 'a tool')}"
         elif type(event) is ev.AssistantReplied:
             names = {call.id: call.name for call in event.calls}
         number = 0
@@ -174,11 +178,11 @@ def _pictures(situation: Situation) -> list[_Picture]:
             if type(block) is TextContent or (image := picture(block)) is None:
                 continue
             number += 1
-            where = f"(number {number} {whose})" if number > 1 else f"({whose})"
+            where = f"(number {number} {origin})" if number > 1 else f"({origin})"
             one = _Picture(image, sha256(_identity(image)).hexdigest(), where)
             if one.about not in situation.abouts:
-                found.setdefault(one.digest, one)
-    return list(found.values())
+                pictures.setdefault(one.digest, one)
+    return list(pictures.values())
 
 
 def _identity(image: ImageContent | FileContent) -> bytes:

@@ -53,11 +53,11 @@ def most_output(llm: Any) -> int | None:
     composite the maximum over all its models is returned."""
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
-        found = [most_output(model) for model in cast("Mapping[str, Any]", models).values()]
-        return None if None in found else max(cast("list[int]", found), default=None)
-    asked: Any = llm.parameters().get("max_output_tokens")
-    if asked:
-        return int(asked)
+        maxima = [most_output(model) for model in cast("Mapping[str, Any]", models).values()]
+        return None if None in maxima else max(cast("list[int]", maxima), default=None)
+    parameter: Any = llm.parameters().get("max_output_tokens")
+    if parameter:
+        return int(parameter)
     info = getattr(llm, "info", None)
     return None if info is None else info.max_output_tokens
 

@@ -157,10 +157,10 @@ def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
     """Return `before` after it was fed these events. Only the events that the last patterns consist
     of are inspected."""
     start = _start_of(events)
-    found = Recent() if start else before.copy()
+    recent = Recent() if start else before.copy()
     for event in events[start:] if start else events:
-        found.feed(event)
-    return found
+        recent.feed(event)
+    return recent
 
 
 def _start_of(events: Sequence[ev.AnyEvent]) -> int:
@@ -180,8 +180,8 @@ def _start_of(events: Sequence[ev.AnyEvent]) -> int:
                 return index
             calls = event.calls
             if calls and not waits:
-                known = len(later) >= 3 and not any(_same_calls(calls, one) for one in later[-2:])
-                if known and (
+                differs = len(later) >= 3 and not any(_same_calls(calls, one) for one in later[-2:])
+                if differs and (
                     succeeded or [call.name for call in calls] != [call.name for call in later[-1]]
                 ):
                     return index + 1

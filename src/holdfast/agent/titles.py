@@ -25,12 +25,12 @@ _MAX_MESSAGE_CHARS = 4_000  # characters of the first message that a model is sh
 _QUOTES = "\"'`*#“”„«» "
 
 
-def check_titler(where: str, given: Any) -> None:
+def check_titler(where: str, titler: Any) -> None:
     """Raise `ConfigurationError` unless a title can be written with the value."""
-    if isinstance(given, type) or not (is_model(given) or callable(given)):
-        raise wrong(where, "a model, a function of the first message's text, or None", given)
-    if not is_model(given):
-        refuse_async(where, given)
+    if isinstance(titler, type) or not (is_model(titler) or callable(titler)):
+        raise wrong(where, "a model, a function of the first message's text, or None", titler)
+    if not is_model(titler):
+        refuse_async(where, titler)
 
 
 def make_title(titler: Any, text: str, cancelled: Cancellation | None = None) -> tuple[str, str]:
@@ -39,10 +39,10 @@ def make_title(titler: Any, text: str, cancelled: Cancellation | None = None) ->
     if is_model(titler):
         message = Message((TextContent(text[:_MAX_MESSAGE_CHARS]),))
         answer = titler.completion([message], system=PROMPT, cancelled=cancelled)
-        found, by = answer.text.strip().partition("\n")[0].strip(_QUOTES), titler.model
+        raw_title, by = answer.text.strip().partition("\n")[0].strip(_QUOTES), titler.model
     else:
-        found, by = titler(text), str(getattr(titler, "__name__", type(titler).__name__))
-    title = " ".join(clean(found).split()) if isinstance(found, str) else ""
+        raw_title, by = titler(text), str(getattr(titler, "__name__", type(titler).__name__))
+    title = " ".join(clean(raw_title).split()) if isinstance(raw_title, str) else ""
     if not title:
         raise BadResponse(f"{by!r} returned no title.")
     if len(title) > MAX_TITLE_CHARS:

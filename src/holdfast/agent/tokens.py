@@ -52,31 +52,31 @@ _MIN_RATIO, _MAX_RATIO = 0.25, 6.0
 UNCOUNTED = 1.15
 
 
-def text(found: str) -> int:
+def text(value: str) -> int:
     """Return the estimated tokens of a text."""
-    if found.isascii():
-        return len(found) // BYTES_PER_TOKEN + 1
-    size = len(found.encode("utf-8", "surrogatepass"))
-    return (size - len(found)) // 2 + len(found) // BYTES_PER_TOKEN + 1
+    if value.isascii():
+        return len(value) // BYTES_PER_TOKEN + 1
+    size = len(value.encode("utf-8", "surrogatepass"))
+    return (size - len(value)) // 2 + len(value) // BYTES_PER_TOKEN + 1
 
 
 def blocks(content: Iterable[Content]) -> int:
     """Return the estimated tokens of content blocks."""
-    found = 0
+    total = 0
     for block in content:
         if type(block) is TextContent:
-            found += text(block.text)
+            total += text(block.text)
         elif type(block) is ImageContent:
-            found += picture(block.data)
+            total += picture(block.data)
         elif type(block) is AudioContent:
-            found += _sound(len(block.data))
+            total += _sound(len(block.data))
         elif type(block) is FileContent:
-            found += file(block)
+            total += file(block)
         elif type(block) is EmbeddedResource:
-            found += _resource(block.resource)
+            total += _resource(block.resource)
         else:
-            found += 40
-    return found
+            total += 40
+    return total
 
 
 def _sound(size: int) -> int:
@@ -96,13 +96,13 @@ def file(block: FileContent) -> int:
 def _resource(resource: Mapping[str, Any]) -> int:
     kind, blob = str(resource.get("mimeType") or ""), resource.get("blob")
     texts = [value for key, value in resource.items() if key != "blob" and isinstance(value, str)]
-    found = sum(map(text, texts))
+    total = sum(map(text, texts))
     if isinstance(blob, str):
         try:
-            found += _bytes(kind, a2b_base64(blob))
+            total += _bytes(kind, a2b_base64(blob))
         except (Error, ValueError):
-            found += 40  # a note replaces what cannot be read
-    return found
+            total += 40  # a note replaces what cannot be read
+    return total
 
 
 def _bytes(mime_type: str, data: bytes) -> int:
@@ -143,11 +143,11 @@ def answer(event: ev.AssistantReplied) -> int:
 
 def arguments(call: ToolCall) -> int:
     """Return the estimated tokens of a call's name and arguments."""
-    found = len(call.raw) if call.raw else 2
+    characters = len(call.raw) if call.raw else 2
     for key, value in () if call.raw else call.arguments.items():
         size = len(value) if isinstance(value, str) else len(msgspec.json.encode(value))
-        found += len(key) + size + 6
-    return (found + len(call.name)) // BYTES_PER_TOKEN + 1
+        characters += len(key) + size + 6
+    return (characters + len(call.name)) // BYTES_PER_TOKEN + 1
 
 
 def of_json(value: Any) -> int:
@@ -155,11 +155,11 @@ def of_json(value: Any) -> int:
     return len(msgspec.json.encode(value)) // BYTES_PER_TOKEN + _MESSAGE_TOKENS
 
 
-def result(found: ToolResult) -> int:
+def result(value: ToolResult) -> int:
     """Return the estimated tokens of a call's result."""
-    if not found.content and found.structured_content is not None:
-        return of_json(found.structured_content)
-    return blocks(found.content) + _MESSAGE_TOKENS
+    if not value.content and value.structured_content is not None:
+        return of_json(value.structured_content)
+    return blocks(value.content) + _MESSAGE_TOKENS
 
 
 def head(event: ev.AgentConfigured | None) -> int:
@@ -197,11 +197,11 @@ class Sizes(msgspec.Struct, eq=False):
         """Return the sizes of a journal, or of the part of a journal that is still shown. `before`
         is the `AgentConfigured` event that was in effect before the first of these events."""
         size = head(before)
-        found = cls(whole=size, head=size)
-        found._configured = before
+        tally = cls(whole=size, head=size)
+        tally._configured = before
         for event in journal:
-            found.feed(event)
-        return found
+            tally.feed(event)
+        return tally
 
     @property
     def total(self) -> int:
@@ -265,9 +265,9 @@ class Sizes(msgspec.Struct, eq=False):
         to = self._reader()
         for answer, own in reversed(self.compactions) if to is not None else ():
             if to is not None and to.may_receive_native(answer):
-                shown = [*self.messages.items(), *self.summaries.items()]
-                shown += [(answer_seq(id), size) for id, size in self.results.items()]
-                before = sum([size for seq, size in shown if seq <= answer.based_on])
+                seq_sizes = [*self.messages.items(), *self.summaries.items()]
+                seq_sizes += [(answer_seq(id), size) for id, size in self.results.items()]
+                before = sum([size for seq, size in seq_sizes if seq <= answer.based_on])
                 self.compaction, self.saved = answer, before - own
                 break
 
@@ -287,26 +287,26 @@ class Sizes(msgspec.Struct, eq=False):
         if event.changes or event.compaction is not None:
             self.cleared = 0  # the next answer tells what is left to clear
         if event.hidden:
-            gone = set(event.hidden)
-            place = min(gone)
+            hidden = set(event.hidden)
+            place = min(hidden)
             self.compactions = [
                 (one, own)
                 for one, own in self.compactions
-                if one.seq not in gone and (one.stop_reason != COMPACTION or one.based_on < place)
+                if one.seq not in hidden and (one.stop_reason != COMPACTION or one.based_on < place)
             ]
-            self.whole -= sum([self.messages.pop(seq, 0) for seq in gone])
-            for call_id in [call_id for call_id in self.results if answer_seq(call_id) in gone]:
+            self.whole -= sum([self.messages.pop(seq, 0) for seq in hidden])
+            for call_id in [call_id for call_id in self.results if answer_seq(call_id) in hidden]:
                 self.whole -= self.results.pop(call_id)
             for earlier in event.replaced:
                 self.whole -= self.summaries.pop(earlier, 0)
             size = text(event.summary) + _MESSAGE_TOKENS if event.summary else 0
             self.whole += size - self.summaries.get(place, 0)
             self.summaries[place] = size
-            self.uncounted = [(seq, size) for seq, size in self.uncounted if seq not in gone]
-        for call_id, kept in event.trimmed.items():
+            self.uncounted = [(seq, size) for seq, size in self.uncounted if seq not in hidden]
+        for call_id, characters in event.trimmed.items():
             before = self.results.get(call_id)
             if before is not None:
-                self.results[call_id] = min(before, of_trimmed(kept))
+                self.results[call_id] = min(before, of_trimmed(characters))
                 self.whole += self.results[call_id] - before
         if (compaction := compaction_answer(event)) is not None and event.compaction is not None:
             size = answer(compaction) + text(event.compaction.note) + _MESSAGE_TOKENS
@@ -317,6 +317,6 @@ class Sizes(msgspec.Struct, eq=False):
             self.at_condensation = self.tokens
 
 
-def of_trimmed(kept: int) -> int:
-    """Return the estimated tokens of a result that is trimmed to `kept` characters."""
-    return kept // BYTES_PER_TOKEN + _TRIM_NOTE_TOKENS
+def of_trimmed(characters: int) -> int:
+    """Return the estimated tokens of a result that is trimmed to `characters` characters."""
+    return characters // BYTES_PER_TOKEN + _TRIM_NOTE_TOKENS

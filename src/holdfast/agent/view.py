@@ -42,12 +42,12 @@ class View:
         self._time = ev.EPOCH  # of the last event
         self._waiting: list[ev.MessageAdded] = []
         self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
-        found = list(condensations)
-        self._ended = ended_compactions(found)
-        self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
-        self._summaries = _shown_summaries(found)
+        events = list(condensations)
+        self._ended = ended_compactions(events)
+        self._hidden = frozenset(seq for condensation in events for seq in condensation.hidden)
+        self._summaries = _shown_summaries(events)
         self._trimmed: dict[str, int] = {}
-        for condensation in found:
+        for condensation in events:
             self._trimmed |= condensation.trimmed
         # Summaries of events that were not read and are not fed.
         for seq in sorted(seq for seq in self._summaries if seq < first):
@@ -57,10 +57,10 @@ class View:
     def of(cls, journal: Iterable[ev.AnyEvent]) -> View:
         """Return the view of a whole journal, or of the part after its last condensation's
         `so_far`."""
-        found = list(journal)
-        condensations = (event for event in found if isinstance(event, ev.HistoryCondensed))
-        view = cls(condensations, found[0].seq if found else 1)
-        for event in found:
+        events = list(journal)
+        condensations = (event for event in events if isinstance(event, ev.HistoryCondensed))
+        view = cls(condensations, events[0].seq if events else 1)
+        for event in events:
             view.feed(event)
         return view
 
@@ -70,8 +70,8 @@ class View:
         if type(event) is ev.DamagedEvent:
             if event.original_type == "assistant" and self._batch:
                 self._end_batch()  # its results were complete before that answer was requested
-            if (found := stand_in(event)) is not None:
-                self.feed(found)
+            if (substitute := stand_in(event)) is not None:
+                self.feed(substitute)
         elif type(event) is ev.ToolCallFinished:
             self._result(event)
         elif type(event) is ev.AssistantReplied:
@@ -152,19 +152,19 @@ def _own_message(event: ev.HistoryCondensed, seq: int, text: str) -> ev.MessageA
 
 def compaction_answer(event: ev.HistoryCondensed) -> ev.AssistantReplied | None:
     """Return a provider's compaction as an item of a transcript, or None if the event has none."""
-    made = event.compaction
-    if made is None or not bytes(made.native):
+    answer = event.compaction
+    if answer is None or not bytes(answer.native):
         return None
     return ev.AssistantReplied(
         seq=event.seq,
         id=event.id,
         timestamp=event.timestamp,
         stop_reason=COMPACTION,
-        based_on=made.based_on,
+        based_on=answer.based_on,
         model=event.model,
-        wire=made.wire,
-        host=made.host,
-        native=made.native,
+        wire=answer.wire,
+        host=answer.host,
+        native=answer.native,
     )
 
 
@@ -177,8 +177,8 @@ def ended_compactions(
     used: dict[int, int] = {}
     ended: set[int] = set()
     for event in (*condensations, None):
-        if gone := hidden if event is None else event.hidden:
-            first = min(gone)
+        if hidden_seqs := hidden if event is None else event.hidden:
+            first = min(hidden_seqs)
             ended.update([seq for seq, based_on in used.items() if first <= based_on])
         if event is not None and event.compaction is not None:
             used[event.seq] = event.compaction.based_on
@@ -193,11 +193,11 @@ def text_of_result(result: ToolResult) -> str:
     return result.text
 
 
-def trim_result(call_id: str, result: ToolResult, kept: int) -> ToolResult:
-    """Return a result with its first `kept` characters and a note on how to read the rest."""
+def trim_result(call_id: str, result: ToolResult, characters: int) -> ToolResult:
+    """Return a result with its first `characters` characters and a note on how to read the rest."""
     text = text_of_result(result)
     others = sum(not isinstance(block, TextContent) for block in result.content)
-    if len(text) <= kept and not others:
+    if len(text) <= characters and not others:
         return result
     more = (
         f", and {others} other part{'s' if others > 1 else ''} (pictures and the like)"
@@ -205,24 +205,24 @@ def trim_result(call_id: str, result: ToolResult, kept: int) -> ToolResult:
         else ""
     )
     note = (
-        f"[{max(0, len(text) - kept):,} of {len(text):,} characters{more} left out here to save"
-        " room; "
-        f'read_output(call_id="{call_id}", offset={min(kept, len(text))}) shows them.]'
+        f"[{max(0, len(text) - characters):,} of {len(text):,} characters{more} left out here"
+        " to save room; "
+        f'read_output(call_id="{call_id}", offset={min(characters, len(text))}) shows them.]'
     )
-    shown = f"{text[:kept]}\n{note}" if kept and text else note
-    return ToolResult((TextContent(shown),), None, {}, result.is_error, result.error)
+    body = f"{text[:characters]}\n{note}" if characters and text else note
+    return ToolResult((TextContent(body),), None, {}, result.is_error, result.error)
 
 
 def _shown_summaries(events: Iterable[ev.HistoryCondensed]) -> dict[int, ev.HistoryCondensed]:
     """Return the condensation whose summary is shown at each place. The last one at a place counts,
     unless a later one replaced it."""
-    found: dict[int, ev.HistoryCondensed] = {}
+    by_place: dict[int, ev.HistoryCondensed] = {}
     for event in events:
         for place in event.replaced:
-            found.pop(place, None)
+            by_place.pop(place, None)
         if event.hidden:
-            found[min(event.hidden)] = event
-    return found
+            by_place[min(event.hidden)] = event
+    return by_place
 
 
 def hidden_until(
@@ -232,13 +232,13 @@ def hidden_until(
     none. The summaries at the places `replaced` would be gone too. No call is open at that seq."""
     hidden = set(hidden)
     condensations = [event for event in journal if isinstance(event, ev.HistoryCondensed)]
-    gone = hidden.union(*[event.hidden for event in condensations])
-    shown = _shown_summaries(condensations)
+    hidden_seqs = hidden.union(*[event.hidden for event in condensations])
+    summaries = _shown_summaries(condensations)
     for place in (*replaced, *([min(hidden)] if hidden else ())):
-        shown.pop(place, None)
-    kept = {event.seq for event in shown.values() if event.summary}
+        summaries.pop(place, None)
+    summary_seqs = {event.seq for event in summaries.values() if event.summary}
     ended = ended_compactions(condensations, hidden)
-    found = 0
+    last = 0
     open: set[str] = set()
     for event in journal:
         if type(event) is ev.DamagedEvent:
@@ -250,11 +250,11 @@ def hidden_until(
         visible = isinstance(event, ev.AssistantReplied | ev.MessageAdded)
         compacts = isinstance(event, ev.HistoryCondensed) and event.compaction is not None
         if (
-            event.seq in kept
-            or (visible and event.seq not in gone)
+            event.seq in summary_seqs
+            or (visible and event.seq not in hidden_seqs)
             or (compacts and event.seq not in ended)
         ):
             break
         if not open:
-            found = event.seq
-    return found
+            last = event.seq
+    return last

@@ -59,7 +59,7 @@ class CompactionCondenser(msgspec.Struct, frozen=True):
         if not any(piece.is_answer for piece in work.pieces):
             return None
         try:
-            made = _compact(work)
+            answer = _compact(work)
         except (ConfigurationError, ContextTooLong, LLMError) as error:
             offered = not isinstance(error, ConfigurationError | ModelNotFound)
             offered = offered and getattr(error, "status", None) not in _NOT_OFFERED
@@ -67,11 +67,11 @@ class CompactionCondenser(msgspec.Struct, frozen=True):
                 raise
             _log.warning("%s", error)
             return ask(LLMCondenser() if self.otherwise is None else self.otherwise, work)
-        if not holds_compaction(made.native):
+        if not holds_compaction(answer.native):
             raise BadResponse(f"{work.llm.model!r} was asked for a compaction and returned none.")
-        cost = work.llm.cost(made.usage) if made.cost is None else made.cost
+        cost = work.llm.cost(answer.usage) if answer.cost is None else answer.cost
         return Condensed(
-            usage=made.usage, cost=cost, model=made.model or work.llm.model, compaction=made
+            usage=answer.usage, cost=cost, model=answer.model or work.llm.model, compaction=answer
         )
 
 

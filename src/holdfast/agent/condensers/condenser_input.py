@@ -94,11 +94,11 @@ class CondenserInput(ObjectStruct, dict=True):
         the model has not answered yet."""
         by_user = [n for n, piece in enumerate(self.pieces) if piece.from_user]
         answers = [n for n, piece in enumerate(self.pieces) if piece.is_answer]
-        kept = by_user[-1:]
+        positions = by_user[-1:]
         if by_user[:1] == [0] and self.pieces[0].tokens <= self.target // 4:
-            kept.append(0)
+            positions.append(0)
         before = enumerate(self.pieces[: answers[-1] if answers else None])
-        return tuple([piece for n, piece in before if n not in kept and not piece.summary])
+        return tuple([piece for n, piece in before if n not in positions and not piece.summary])
 
     @property
     def summaries(self) -> tuple[Piece, ...]:
@@ -118,32 +118,34 @@ class CondenserInput(ObjectStruct, dict=True):
             size = len(condensed.compaction.native) // tokens.BYTES_PER_TOKEN
             rest = self.tokens - sum([piece.tokens for piece in self.pieces]) + size
             return msgspec.structs.replace(self, pieces=(), tokens=max(0, rest))
-        gone = {*condensed.hidden, *condensed.replaced}
-        place = min(gone, default=0)
-        kept: list[Piece] = []
+        hidden_seqs = {*condensed.hidden, *condensed.replaced}
+        place = min(hidden_seqs, default=0)
+        remaining: list[Piece] = []
         total = self.tokens
         for piece in self.pieces:
-            if piece.seq in gone:
+            if piece.seq in hidden_seqs:
                 total -= piece.tokens
                 if piece.seq == place and condensed.summary:
                     text = (TextContent(condensed.summary),)
                     message = ev.MessageAdded(
                         seq=place, id="", timestamp=ev.EPOCH, content=text, sender="holdfast"
                     )
-                    kept.append(Piece(place, message, tokens.text(condensed.summary), summary=True))
-                    total += kept[-1].tokens
+                    remaining.append(
+                        Piece(place, message, tokens.text(condensed.summary), summary=True)
+                    )
+                    total += remaining[-1].tokens
                 continue
             sizes = list(piece.sizes)
             for n, (call, _) in enumerate(piece.results):
                 if call.id in condensed.trimmed:
                     sizes[n] = min(sizes[n], tokens.of_trimmed(condensed.trimmed[call.id]))
             if saved := sum(piece.sizes) - sum(sizes):
-                left = piece.tokens - saved
-                piece = msgspec.structs.replace(piece, sizes=tuple(sizes), tokens=left)
+                piece_tokens = piece.tokens - saved
+                piece = msgspec.structs.replace(piece, sizes=tuple(sizes), tokens=piece_tokens)
                 total -= saved
-            kept.append(piece)
+            remaining.append(piece)
         return msgspec.structs.replace(
-            self, pieces=tuple(kept), tokens=total, read_journal=lambda: self.journal
+            self, pieces=tuple(remaining), tokens=total, read_journal=lambda: self.journal
         )
 
 
@@ -151,7 +153,7 @@ def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) ->
     """Return the pieces of a transcript's items. `summaries` are the ids of the journal's
     condensations. Of a history that the provider has compacted, only the pieces after the
     compaction are returned, since hiding the others would change nothing."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     begin = None if sizes.compaction is None else sizes.compaction.seq
     own: set[int] = set()  # the seqs of compactions that are no answers
     index, end = 0, len(items)
@@ -169,14 +171,14 @@ def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) ->
                 index += 1
             each = tuple([sizes.worth(sizes.results.get(call.id, 0)) for call, _ in results])
             alone = sizes.worth(sizes.messages.get(item.seq, 0))
-            found.append(Piece(item.seq, item, alone + sum(each), tuple(results), each))
+            pieces.append(Piece(item.seq, item, alone + sum(each), tuple(results), each))
         elif item.sender == "holdfast" and item.id in summaries:
             text = (TextContent(without_plan(item.text)),)
             without = msgspec.structs.replace(item, content=text)
             worth = sizes.worth(tokens.text(item.text))
-            found.append(Piece(item.seq, without, worth, summary=True))
+            pieces.append(Piece(item.seq, without, worth, summary=True))
         else:
-            found.append(Piece(item.seq, item, sizes.worth(sizes.messages.get(item.seq, 0))))
+            pieces.append(Piece(item.seq, item, sizes.worth(sizes.messages.get(item.seq, 0))))
         if type(item) is ev.AssistantReplied and item.seq == begin:
-            found = []
-    return found
+            pieces = []
+    return pieces

@@ -49,7 +49,7 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
     def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the results to trim; None if there are none. See `Condenser`."""
         last = max((piece.seq for piece in work.pieces if piece.is_answer), default=0)
-        found: list[tuple[bool, int, str, int]] = []
+        candidates: list[tuple[bool, int, str, int]] = []
         small = tokens.of_trimmed(self.keep)
         for age, piece in enumerate(reversed(work.pieces), 1):
             for (call, result), size in zip(piece.results, piece.sizes, strict=True):
@@ -60,15 +60,17 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
                     and size > small
                     and (len(text_of_result(result)) > self.over or size > self.over)
                 ):
-                    found.append((piece.seq == last, -age * (size - small), call.id, size - small))
-        found.sort()
+                    candidates.append(
+                        (piece.seq == last, -age * (size - small), call.id, size - small)
+                    )
+        candidates.sort()
         trimmed: dict[str, int] = {}
-        left = work.tokens
-        for open, _, call_id, saved in found:
-            if left <= (work.limit if open else work.target):
+        total = work.tokens
+        for open, _, call_id, saved in candidates:
+            if total <= (work.limit if open else work.target):
                 break
             trimmed[call_id] = self.keep
-            left -= saved
+            total -= saved
         return Condensed(trimmed=trimmed) if trimmed else None
 
 

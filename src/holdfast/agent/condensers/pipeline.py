@@ -38,8 +38,8 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_begin("Pipeline", self.at, self.to)
-        given: Any = self.condensers
-        several = isinstance(given, list | tuple) and bool(self.condensers)
+        condensers: Any = self.condensers
+        several = isinstance(condensers, list | tuple) and bool(self.condensers)
         if not several or not all(map(is_condenser, self.condensers)):
             raise wrong("Pipeline: condensers", "a list of condensers", self.condensers)
         msgspec.structs.force_setattr(self, "condensers", tuple(self.condensers))
@@ -55,37 +55,37 @@ class Pipeline(msgspec.Struct, frozen=True):
     def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the combined answers of the condensers; None if there are none. See
         `Condenser`."""
-        done: Condensed | None = None
+        result: Condensed | None = None
         failure: LLMError | None = None
         for condenser in self.condensers:
-            if done is not None and work.tokens <= work.target:
+            if result is not None and work.tokens <= work.target:
                 break
             try:
-                found = ask(condenser, work)
+                condensed = ask(condenser, work)
             except LLMError as error:
                 if work.cancelled:
                     raise
                 _log.warning("the pipeline skips %s: %s", type(condenser).__name__, error)
                 failure = error
                 continue
-            if found is not None:
-                work = work.after(found)
-                done = found if done is None else _merge(done, found)
-        if done is None and failure is not None:
+            if condensed is not None:
+                work = work.after(condensed)
+                result = condensed if result is None else _merge(result, condensed)
+        if result is None and failure is not None:
             raise failure
-        return done
+        return result
 
 
 def _merge(first: Condensed, second: Condensed) -> Condensed:
     hidden = tuple(sorted({*first.hidden, *second.hidden}))
     trimmed = {
-        call_id: kept
-        for call_id, kept in (first.trimmed | second.trimmed).items()
+        call_id: characters
+        for call_id, characters in (first.trimmed | second.trimmed).items()
         if answer_seq(call_id) not in hidden
     }
     cost = None if first.cost is None or second.cost is None else first.cost + second.cost
     summary = second.summary if second.hidden else first.summary
     usage, model = first.usage + second.usage, second.model or first.model
     replaced = tuple(sorted({*first.replaced, *second.replaced}))
-    made = second.compaction or first.compaction
-    return Condensed(hidden, summary, trimmed, usage, cost, model, replaced, made)
+    compaction = second.compaction or first.compaction
+    return Condensed(hidden, summary, trimmed, usage, cost, model, replaced, compaction)

@@ -132,15 +132,15 @@ def prompt(work: CondenserInput, hidden: list[Piece], budget: int) -> str:
         if sum(map(tokens_of, lines)) <= room:
             break
     else:  # all messages do not fit: keep the latest
-        kept: list[str] = []
+        latest: list[str] = []
         for line in reversed(lines):
             room -= tokens_of(line)
             if room < 0:
                 break
-            kept.append(line)
+            latest.append(line)
         lines = [
-            f"[{len(lines) - len(kept)} earlier messages are not shown here, for lack of space.]",
-            *reversed(kept),
+            f"[{len(lines) - len(latest)} earlier messages are not shown here, for lack of space.]",
+            *reversed(latest),
         ]
     return f"{begin}# Messages\n\n" + "\n\n".join(lines) + end
 

@@ -41,21 +41,21 @@ class WindowCondenser(msgspec.Struct, frozen=True):
         if not hidden:
             return None
         before = [piece.event.text for piece in work.summaries]
-        kept = [text.removesuffix(f"\n\n{NOTE}") for text in before if text and text != NOTE]
-        return work.without(hidden, "\n\n".join([*kept, NOTE]))
+        summaries = [text.removesuffix(f"\n\n{NOTE}") for text in before if text and text != NOTE]
+        return work.without(hidden, "\n\n".join([*summaries, NOTE]))
 
 
 def oldest(work: CondenserInput, target: int, keep: int | None = None) -> list[Piece]:
     """Return the oldest pieces to hide. Without them a request has at most `target` tokens. All
     pieces before the last `keep` are included."""
     hidden: list[Piece] = []
-    left = work.tokens
+    total = work.tokens
     outside = {piece.seq for piece in work.pieces[:-keep]} if keep is not None else set[int]()
     for piece in work.hideable:
-        if left <= target and piece.seq not in outside:
+        if total <= target and piece.seq not in outside:
             break
         hidden.append(piece)
-        left -= piece.tokens
+        total -= piece.tokens
     return hidden
 
 
