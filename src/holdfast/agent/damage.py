@@ -62,8 +62,8 @@ def stand_in(
 
 def call_of(event: ev.DamagedEvent) -> str:
     """Return the call id of a damaged start, decision or result; "" if unreadable."""
-    found = event.fields.get("callId")
-    return found if isinstance(found, str) else ""
+    call_id = event.fields.get("callId")
+    return call_id if isinstance(call_id, str) else ""
 
 
 def usage_of(event: ev.DamagedEvent) -> tuple[Usage, float | None, str]:
@@ -73,18 +73,18 @@ def usage_of(event: ev.DamagedEvent) -> tuple[Usage, float | None, str]:
         usage = msgspec.convert(fields.get("usage", {}), Usage)
     except (ValueError, TypeError):
         usage = Usage()
-    given, model = fields.get("cost"), fields.get("model")
+    raw_cost, model = fields.get("cost"), fields.get("model")
     cost = None if usage != Usage() else 0.0
-    if is_number(given):
-        cost = float(given)
+    if is_number(raw_cost):
+        cost = float(raw_cost)
     return usage, cost, model if isinstance(model, str) else ""
 
 
 def client_tools(event: ev.DamagedEvent) -> tuple[str, ...]:
     """Return the names of the client-run tools of a damaged `AgentConfigured` event, as far as
     they are readable."""
-    found: list[Any] = []
-    for given in map(as_object, as_list(event.fields.get("tools"))):
-        if given.get("executor") == "client":
-            found += [given.get("name"), given.get("wireName")]
-    return tuple([name for name in found if isinstance(name, str) and name])
+    names: list[Any] = []
+    for tool in map(as_object, as_list(event.fields.get("tools"))):
+        if tool.get("executor") == "client":
+            names += [tool.get("name"), tool.get("wireName")]
+    return tuple([name for name in names if isinstance(name, str) and name])

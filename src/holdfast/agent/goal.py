@@ -148,9 +148,9 @@ class RubricJudge(msgspec.Struct, frozen=True):
         llm: Any = context.llm
         if self.llm is not None:
             llm = llm.lend(self.llm) if isinstance(llm, LendsModels) else self.llm
-        asked, problem = question(review, self.rubric), ""
+        request, problem = question(review, self.rubric), ""
         for _ in range(_ATTEMPTS):
-            text = asked + (f"\n\nYour last answer was not taken: {problem}" if problem else "")
+            text = request + (f"\n\nYour last answer was not taken: {problem}" if problem else "")
             message = Message((TextContent(text),))
             answer: Completion = llm.completion(
                 [message], system=SYSTEM, cancelled=context.cancelled
@@ -195,16 +195,16 @@ class AllJudges(msgspec.Struct, frozen=True):
 
     def __call__(self, review: GoalReview, context: ToolContext) -> GoalVerdict:
         """Return the last judge's verdict, with the use of all."""
-        found = GoalVerdict(True)
+        verdict = GoalVerdict(True)
         for judge in self.judges:
-            before, found = found, verdict_of(judge(review, context))
-            unknown = before.cost is None or found.cost is None
-            cost = None if unknown else (before.cost or 0.0) + (found.cost or 0.0)
-            usage, model = before.usage + found.usage, found.model or before.model
-            found = msgspec.structs.replace(found, usage=usage, cost=cost, model=model)
-            if not found.done:
+            before, verdict = verdict, verdict_of(judge(review, context))
+            unknown = before.cost is None or verdict.cost is None
+            cost = None if unknown else (before.cost or 0.0) + (verdict.cost or 0.0)
+            usage, model = before.usage + verdict.usage, verdict.model or before.model
+            verdict = msgspec.structs.replace(verdict, usage=usage, cost=cost, model=model)
+            if not verdict.done:
                 break
-        return found
+        return verdict
 
 
 def verdict_of(said: object) -> GoalVerdict:
@@ -276,15 +276,15 @@ class Goal(msgspec.Struct, frozen=True):
 
     def verdict(self, review: GoalReview, context: ToolContext) -> GoalVerdict:
         """Ask the judge. Raises what it raises, and `ToolError` for an answer of another form."""
-        said = self.judge(review, context)
-        if is_number(said) and self.at_least is None:
+        answer = self.judge(review, context)
+        if is_number(answer) and self.at_least is None:
             raise ToolError("its judge returned a score; give Goal(at_least=)")
-        found = verdict_of(said)
+        verdict = verdict_of(answer)
         if self.at_least is None:
-            return found
-        if found.score is None:
+            return verdict
+        if verdict.score is None:
             raise ToolError("its judge returned no score, which Goal(at_least=) needs")
-        return msgspec.structs.replace(found, done=found.score >= self.at_least)
+        return msgspec.structs.replace(verdict, done=verdict.score >= self.at_least)
 
 
 class _Finding(msgspec.Struct):
@@ -331,12 +331,12 @@ def _log(events: Sequence[ev.AnyEvent]) -> str:
         for call in event.calls
     }
     lines = [line for event in events if (line := _line(event, names))]
-    size, kept = 0, len(lines)
-    while kept > 0 and size + len(lines[kept - 1]) <= _LOG_CHARACTERS:
-        kept -= 1
-        size += len(lines[kept]) + 1
+    size, start = 0, len(lines)
+    while start > 0 and size + len(lines[start - 1]) <= _LOG_CHARACTERS:
+        start -= 1
+        size += len(lines[start]) + 1
     return "\n".join(
-        [*(lines[:1] if kept else ()), *(["[...]"] if kept > 1 else ()), *lines[kept:]]
+        [*(lines[:1] if start else ()), *(["[...]"] if start > 1 else ()), *lines[start:]]
     )
 
 

@@ -101,7 +101,7 @@ class AgentHooks:
         self,
         bound: BoundHook,
         context: ToolContext,
-        told: Callable[[Any], dict[str, Any]],
+        describe: Callable[[Any], dict[str, Any]],
         fits: Callable[[Any], bool],
         subject: object,
         what: str,
@@ -109,19 +109,21 @@ class AgentHooks:
         """Return a hook's answer with secrets redacted. Raises `HookDenied`, whose message begins
         with `what`, if the hook fails."""
         try:
-            said = ask(bound, context, told, fits, subject)
+            answer = ask(bound, context, describe, fits, subject)
         except (HookFailed, ToolError) as error:
             kind = "" if isinstance(error, HookFailed) else f"failed: {type(error).__name__}: "
             text = clean(self.blot(f"{what}: its hook {bound.name} {kind}{error}"))
             raise HookDenied(text, bound.name, bound.on, True) from error
-        if said is not NOTHING and (said.deny or said.add):
-            said = HookAnswer(said.deny and self.blot(said.deny), self.blot(said.add), said.change)
-        return said
+        if answer is not NOTHING and (answer.deny or answer.add):
+            answer = HookAnswer(
+                answer.deny and self.blot(answer.deny), self.blot(answer.add), answer.change
+            )
+        return answer
 
     @staticmethod
-    def denied(bound: BoundHook, said: HookAnswer, what: str) -> HookDenied:
+    def denied(bound: BoundHook, answer: HookAnswer, what: str) -> HookDenied:
         """Return the error for a hook that denied."""
-        why = f": {said.deny}" if said.deny else ""
+        why = f": {answer.deny}" if answer.deny else ""
         return HookDenied(f"{what}: its hook {bound.name} denied it{why}", bound.name, bound.on)
 
     def additions(
@@ -129,15 +131,15 @@ class AgentHooks:
     ) -> list[Addition]:
         """Return the messages that hooks add before a model call. Raises `HookDenied`. `answered`
         is the seq of the model's last answer."""
-        found: list[Addition] = []
+        messages: list[Addition] = []
         what = "The model was not asked"
         for bound in self.before_model:
-            said = self.ask(bound, context, describe_model_call, lambda _: False, situation, what)
-            if said.deny is not None:
-                raise self.denied(bound, said, what)
-            if said.add and not was_added_since(bound.name, situation, answered):
-                found.append(addition(bound.name, said.add))
-        return found
+            answer = self.ask(bound, context, describe_model_call, lambda _: False, situation, what)
+            if answer.deny is not None:
+                raise self.denied(bound, answer, what)
+            if answer.add and not was_added_since(bound.name, situation, answered):
+                messages.append(addition(bound.name, answer.add))
+        return messages
 
 
 def addition(name: str, text: str) -> Addition:
@@ -186,13 +188,13 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
             raise HookFailed("returned a Completion whose calls are not ToolCall objects")
         changes = {"text": change.text, "reasoning": change.reasoning, "calls": change.calls}
     else:
-        given = cast("dict[str, Any]", {"text": change} if isinstance(change, str) else change)
-        if not given.keys() & {"text", "calls"}:
+        fields = cast("dict[str, Any]", {"text": change} if isinstance(change, str) else change)
+        if not fields.keys() & {"text", "calls"}:
             raise HookFailed("returned a dict without text and calls")
-        if "text" in given:
-            changes["text"] = given["text"]
-        if "calls" in given:
-            changes["calls"] = _calls(given["calls"], answer.calls)
+        if "text" in fields:
+            changes["text"] = fields["text"]
+        if "calls" in fields:
+            changes["calls"] = _calls(fields["calls"], answer.calls)
     for name in changes.keys() & {"text", "reasoning"}:
         if not isinstance(changes[name], str):
             raise HookFailed(f"returned an answer whose {name} is no str")
@@ -202,10 +204,10 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
         return answer, names
     changes["calls"] = calls = tuple(changes.get("calls", answer.calls))
     reason = "tool_calls" if calls else "stop" if answer.calls else answer.stop_reason
-    found = msgspec.structs.replace(
+    replacement = msgspec.structs.replace(
         answer, **changes, stop_reason=reason, native=NO_NATIVE, response_id=""
     )
-    return found, names
+    return replacement, names
 
 
 class _CallChange(msgspec.Struct):
@@ -213,14 +215,14 @@ class _CallChange(msgspec.Struct):
     arguments: dict[Any, Any] = {}
 
 
-def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+def _calls(value: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     try:
-        wanted = msgspec.convert(given, list[_CallChange])
+        changes = msgspec.convert(value, list[_CallChange])
     except msgspec.ValidationError:
         form = "a list of objects with name and arguments"
         raise HookFailed(f"failed: calls takes {form}") from None
-    calls = [ToolCall("", call.name, call.arguments) for call in wanted]
-    for n, (call, old) in enumerate(zip(wanted, before, strict=False)):
+    calls = [ToolCall("", call.name, call.arguments) for call in changes]
+    for n, (call, old) in enumerate(zip(changes, before, strict=False)):
         if (old.name, old.arguments) == (call.name, call.arguments):
             calls[n] = old
     return tuple(calls)
@@ -230,9 +232,9 @@ def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
     """Return the secrets of an agent that must be redacted in what its hooks return."""
     from holdfast.tools.hook_commands import secrets_of  # loads subprocess, for hooks alone
 
-    held = [value for hook in hooks for value in secrets_of(hook.env)]
+    env_secrets = [value for hook in hooks for value in secrets_of(hook.env)]
     keys = _model_secrets(llm).union(*[_model_secrets(hook.llm) for hook in hooks])
-    return tuple(sorted({*worth_hiding(held), *keys}, key=len, reverse=True))
+    return tuple(sorted({*worth_hiding(env_secrets), *keys}, key=len, reverse=True))
 
 
 def _model_secrets(llm: Any) -> set[str]:

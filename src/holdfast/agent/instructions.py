@@ -59,13 +59,13 @@ class Instructions(Data, frozen=True):
                 f"Instructions.read takes a folder; there is none at {folder}."
             )
         root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         above = [one for one in reversed((folder, *folder.parents)) if one.is_relative_to(root)]
         for one in (*above, *_below(folder)):
             name = next((name for name in names if os.path.lexists(one / name)), None)
             if name is None:
                 continue
-            if len(found) >= _MAX_FILES:
+            if len(texts) >= _MAX_FILES:
                 text = "Of the instructions below %s, no more than %d files are read."
                 _log.warning(text, folder, _MAX_FILES)
                 break
@@ -79,8 +79,8 @@ class Instructions(Data, frozen=True):
                 _log.warning("The instructions %s were left out: %s", one / name, error)
                 continue
             if text:
-                found[os.path.relpath(one / name, folder).replace(os.sep, "/")] = text
-        return cls(found)
+                texts[os.path.relpath(one / name, folder).replace(os.sep, "/")] = text
+        return cls(texts)
 
     def __post_init__(self) -> None:
         texts: Any = self.texts
@@ -96,10 +96,10 @@ class Instructions(Data, frozen=True):
         """Yield path and text of the files of the working directory and above, outermost first. The
         text has a heading."""
         paths = [path for path in self.texts if not posixpath.dirname(path).strip("./")]
-        left = MAX_TOTAL_CHARS
+        room = MAX_TOTAL_CHARS
         for number, path in enumerate(sorted(paths, key=lambda path: -path.count("../"))):
-            text = _shorten(path, self.texts[path], min(MAX_FILE_CHARS, left))
-            left = max(0, left - len(text))
+            text = _shorten(path, self.texts[path], min(MAX_FILE_CHARS, room))
+            room = max(0, room - len(text))
             wins = " (Where it differs from those above, it wins.)" if number else ""
             yield path, f"# {path}{wins}\n\n{text}"
 
@@ -108,11 +108,11 @@ class Instructions(Data, frozen=True):
         folders = {posixpath.dirname(path): path for path in self.texts}
         return {folder: path for folder, path in folders.items() if folder.strip("./")}
 
-    def text_for_model(self, path: str, left: int) -> str:
-        """Return the text that the model is shown for a subfolder's file, with at most `left`
-        characters of it."""
+    def text_for_model(self, path: str, room: int) -> str:
+        """Return the text of a subfolder's file for the model, with at most `room` characters of
+        the file."""
         folder = posixpath.dirname(path)
-        text = _shorten(path, self.texts[path], min(MAX_FILE_CHARS, left))
+        text = _shorten(path, self.texts[path], min(MAX_FILE_CHARS, room))
         return (
             f"# {path}\n\n(For all files below {folder}/. Where it differs from other instructions,"
             f" it wins there.)\n\n{text}"
@@ -135,9 +135,9 @@ def _shorten(path: str, text: str, most: int) -> str:
 
 def _below(folder: Path) -> Iterator[Path]:
     """Yield the folders below a folder, nearest first, without links and hidden folders."""
-    left, count = deque([folder]), 0
-    while left:
-        one = left.popleft()
+    pending, count = deque([folder]), 0
+    while pending:
+        one = pending.popleft()
         try:
             with os.scandir(one) as entries:
                 names = sorted(
@@ -156,19 +156,19 @@ def _below(folder: Path) -> Iterator[Path]:
                 _log.warning(text, _MAX_FOLDERS, folder)
                 return
             yield one / name
-            left.append(one / name)
+            pending.append(one / name)
 
 
-def instructions_of(given: Any) -> Instructions:
+def instructions_of(value: Any) -> Instructions:
     """Return the instructions of `Agent(instructions=)`. Raises `ConfigurationError`."""
-    if given is None:
+    if value is None:
         return Instructions()
-    if isinstance(given, Instructions):
-        return given
-    if not isinstance(given, str | os.PathLike):
+    if isinstance(value, Instructions):
+        return value
+    if not isinstance(value, str | os.PathLike):
         form = "the folder to read AGENTS.md from, or Instructions"
-        raise wrong("Agent: instructions", form, given)
-    folder = os.fspath(cast("str | os.PathLike[str]", given))
+        raise wrong("Agent: instructions", form, value)
+    folder = os.fspath(cast("str | os.PathLike[str]", value))
     try:
         return Instructions.read(folder)
     except ConfigurationError:

@@ -94,9 +94,9 @@ class Output:
         self.type = type
         schema = cast("Mapping[str, Any]", type)
         is_schema = isinstance(type, Mapping)
-        found = _of_schema(schema, untrusted) if is_schema else _of_type(type)
-        self.form, self._dump = found.schema, found.dump
-        self.read = found.read
+        conversion = _of_schema(schema, untrusted) if is_schema else _of_type(type)
+        self.form, self._dump = conversion.schema, conversion.dump
+        self.read = conversion.read
         """Converts a JSON value to an object of the type. Raises `OutputInvalid`."""
         self.wrapped = self.form.get("type") != "object" or schemas.is_composed(self.form)
         self.schema: dict[str, Any] = {"properties": {}, **self.form}
@@ -112,15 +112,15 @@ class Output:
             raise OutputInvalid(f"{WRAPPED} is required, and nothing else")
         return arguments[WRAPPED]
 
-    def dump(self, made: Any, given: Any) -> Any:
-        """Convert an object of the type to a JSON value that `read` accepts. Return `given`, the
+    def dump(self, value: Any, source: Any) -> Any:
+        """Convert an object of the type to a JSON value that `read` accepts. Return `source`, the
         JSON value that the object was made from, if the conversion fails."""
         try:
-            found = self._dump(made)
-            self.read(found)
-            return found
+            json_value = self._dump(value)
+            self.read(json_value)
+            return json_value
         except Exception:  # a custom serializer may write JSON that the type does not read
-            return given
+            return source
 
 
 def output_of(type: Any, manager: ToolManager) -> Output | None:
@@ -129,11 +129,11 @@ def output_of(type: Any, manager: ToolManager) -> Output | None:
     Raises `ConfigurationError`."""
     if type is None or isinstance(type, Output):
         return type
-    found = manager.get(FINISH) if manager.exists(FINISH) else None
-    if isinstance(found, _Finish):
-        known = found.output.type
-        if known is type or (isinstance(type, Mapping) and known == type):
-            return found.output
+    finish = manager.get(FINISH) if manager.exists(FINISH) else None
+    if isinstance(finish, _Finish):
+        own_type = finish.output.type
+        if own_type is type or (isinstance(type, Mapping) and own_type == type):
+            return finish.output
     return Output(type)
 
 
@@ -164,12 +164,12 @@ class _Finish(Tool):
         """Return `{"given": JSON, "made": function}` for the arguments. Raises
         `ToolValidationError`."""
         try:
-            given = self.output.of_arguments(arguments)
-            made = self.output.read(given)
+            json_value = self.output.of_arguments(arguments)
+            result = self.output.read(json_value)
         except OutputInvalid as error:
             raise ToolValidationError(error.problem) from error
         # A function, because copies of the arguments share it and the object of the user's type.
-        return {"given": given, "made": lambda: made}
+        return {"given": json_value, "made": lambda: result}
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Return the result, marked as the run's output."""
@@ -198,7 +198,7 @@ def _of_type(type: Any) -> _Conversion:
 
     try:
         adapter: Any = cast("Any", pydantic.TypeAdapter)(type)
-        shown = adapter.json_schema()
+        schema = adapter.json_schema()
     except (PydanticUserError, SchemaError, TypeError, AttributeError, NameError) as error:
         try:
             return _of_msgspec(type)  # such as a list of Structs
@@ -217,15 +217,15 @@ def _of_type(type: Any) -> _Conversion:
             problems = [_pydantic_problem(item) for item in error.errors(include_url=False)]
             raise _invalid(problems) from error
 
-    def dump(made: Any) -> Any:
-        return adapter.dump_python(made, mode="json", by_alias=True)
+    def dump(value: Any) -> Any:
+        return adapter.dump_python(value, mode="json", by_alias=True)
 
-    return _Conversion(_schema_for_model(shown), read, dump)
+    return _Conversion(_schema_for_model(schema), read, dump)
 
 
 def _of_msgspec(type: Any) -> _Conversion:
     try:
-        shown = msgspec.json.schema(type)
+        schema = msgspec.json.schema(type)
     except Exception as error:
         raise ConfigurationError(
             f"Agent: output_type {type!r} cannot be described to a model: {error}"
@@ -237,13 +237,13 @@ def _of_msgspec(type: Any) -> _Conversion:
         except msgspec.ValidationError as error:
             raise _invalid([str(error)]) from error
 
-    return _Conversion(_schema_for_model(shown), read, msgspec.to_builtins)
+    return _Conversion(_schema_for_model(schema), read, msgspec.to_builtins)
 
 
 def _of_schema(schema: Mapping[str, Any], untrusted: bool) -> _Conversion:
     try:
-        given = schemas.check_schema(FINISH, schema, untrusted=untrusted)
-        whole = schemas.wrap_schema(WRAPPED, given, True)
+        checked_schema = schemas.check_schema(FINISH, schema, untrusted=untrusted)
+        whole = schemas.wrap_schema(WRAPPED, checked_schema, True)
         check = schemas.from_json_schema(FINISH, whole, explain=_output_error, untrusted=untrusted)
         with suppress(OutputInvalid):
             check({})  # an invalid schema raises another error
@@ -255,19 +255,19 @@ def _of_schema(schema: Mapping[str, Any], untrusted: bool) -> _Conversion:
     def read(value: Any) -> Any:
         return check({WRAPPED: value})[WRAPPED]
 
-    def dump(made: Any) -> Any:
-        return made
+    def dump(value: Any) -> Any:
+        return value
 
-    return _Conversion(given, read, dump)
+    return _Conversion(checked_schema, read, dump)
 
 
 def _pydantic_problem(item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "missing":
         return f"{where} is required"
-    message, given = str(item["msg"]), repr(item["input"])
-    given = given if len(given) <= 200 else given[:200] + "..."
-    text = f"{message[0].lower()}{message[1:]}, not {given}"
+    message, value = str(item["msg"]), repr(item["input"])
+    value = value if len(value) <= 200 else value[:200] + "..."
+    text = f"{message[0].lower()}{message[1:]}, not {value}"
     return f"{where}: {text}" if where else text
 
 
@@ -284,14 +284,14 @@ def _invalid(problems: list[str]) -> OutputInvalid:
 def _schema_for_model(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a type's schema for a model: without generated titles, with the root reference
     resolved and objects closed."""
-    found: dict[str, Any] = schemas.map_schemas(schemas.without_titles(schema), _close_object)
-    root = found.get("$ref")
+    result: dict[str, Any] = schemas.map_schemas(schemas.without_titles(schema), _close_object)
+    root = result.get("$ref")
     if isinstance(root, str) and root.startswith("#/$defs/"):
         name = root.removeprefix("#/$defs/")
-        defs = cast("dict[str, Any]", found["$defs"])
+        defs = cast("dict[str, Any]", result["$defs"])
         others = {key: value for key, value in defs.items() if key != name or _mentions(defs, root)}
-        found = {**defs[name], **({"$defs": others} if others else {})}
-    return found
+        result = {**defs[name], **({"$defs": others} if others else {})}
+    return result
 
 
 def _mentions(schema: Any, reference: str) -> bool:

@@ -129,36 +129,36 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(one, Plugin):
             raise wrong("Agent: plugins", "a list of Plugin objects and folders", one)
         loaded.append(one)
-    changed: dict[str, Any] = {"plugins": ()}
+    changes: dict[str, Any] = {"plugins": ()}
     if any(one.skills for one in loaded):
         own = skills_of(arguments["skills"], ())
-        known = [*own.list(), *[skill for one in loaded for skill in one.skills]]
+        all_skills = [*own.list(), *[skill for one in loaded for skill in one.skills]]
         names: dict[str, Skill] = {}
-        for skill in known:
+        for skill in all_skills:
             names.setdefault(skill.name, skill)
-        changed["skills"] = Skills(names.values(), own.unreadable, own.each, own.total)
+        changes["skills"] = Skills(names.values(), own.unreadable, own.each, own.total)
     if any(one.mcp_servers for one in loaded):
-        given: Mapping[str, Any] = normalize_servers(arguments["mcp_servers"] or {})
-        changed["mcp_servers"] = _merge(given, [one.mcp_servers for one in loaded])
+        servers: Mapping[str, Any] = normalize_servers(arguments["mcp_servers"] or {})
+        changes["mcp_servers"] = _merge(servers, [one.mcp_servers for one in loaded])
     if any(one.hooks for one in loaded):
         hooks = [hook for one in loaded for hook in one.hooks]
-        changed["hooks"] = (*arguments["hooks"], *hooks)
+        changes["hooks"] = (*arguments["hooks"], *hooks)
     if any(one.agents for one in loaded):
         team = arguments["delegates"]
         team = team if isinstance(team, Delegates) else Delegates(team or {})
-        changed["delegates"] = team.with_agents(
+        changes["delegates"] = team.with_agents(
             _merge(team.entries, [one.agents for one in loaded])
         )
-    return changed
+    return changes
 
 
-def _merge(given: Mapping[str, Any], more: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    found = dict(given)
+def _merge(own: Mapping[str, Any], more: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    merged = dict(own)
     for one in more:
         for name, value in one.items():
-            if found.setdefault(name, value) is not value:
+            if merged.setdefault(name, value) is not value:
                 _log.warning("%s of a plugin is left out: there is one of that name.", name)
-    return found
+    return merged
 
 
 class _Reader:
@@ -215,10 +215,10 @@ class _Reader:
         text = text_below(self._root, *path.relative_to(self._root).parts)
         if too_deep(text):
             raise ValueError("it is nested too deep")
-        found = msgspec.json.decode(text)
-        if not isinstance(found, dict):
+        document = msgspec.json.decode(text)
+        if not isinstance(document, dict):
             raise ValueError("it is no JSON object")
-        return cast("dict[str, Any]", found)
+        return cast("dict[str, Any]", document)
 
     def _places(self, manifest: Mapping[str, Any], key: str) -> Iterator[Path]:
         """Yield the default place of a kind of parts, and those that the manifest names."""
@@ -234,11 +234,11 @@ class _Reader:
 
     def _files(self, manifest: Mapping[str, Any], key: str) -> list[Path]:
         """Return the Markdown files of a kind of parts."""
-        found: dict[Path, None] = {}
+        paths: dict[Path, None] = {}
         for place in self._places(manifest, key):
             inner = sorted(place.rglob("*.md")) if place.is_dir() else [place]
-            found |= dict.fromkeys(path for path in inner if path.is_file())
-        return [path for path in found if path.stem.lower() != "readme"]
+            paths |= dict.fromkeys(path for path in inner if path.is_file())
+        return [path for path in paths if path.stem.lower() != "readme"]
 
     def _each(self, paths: Iterable[Path], read: Callable[[Path], T]) -> Iterator[tuple[Path, T]]:
         """Yield the parts at these paths that can be read; the others become problems."""
@@ -275,18 +275,18 @@ class _Reader:
         )
 
     def _servers(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        normalized: dict[str, Any] = {}
         inline = self._configs(manifest, "mcpServers", ".mcp.json")
         for place, servers in inline:
             for name, entry in servers.items():
                 try:
-                    made = normalize_servers({name: self._filled(entry)})
-                    read_servers(made)
+                    server = normalize_servers({name: self._filled(entry)})
+                    read_servers(server)
                 except ConfigurationError as error:
                     self.problems[f"{place}: {name}"] = str(error)
                     continue
-                found = made | found
-        return found
+                normalized = server | normalized
+        return normalized
 
     def _filled(self, value: Any) -> Any:
         """Return a value of `.mcp.json` with its variables. Raises `ConfigurationError`."""
@@ -299,12 +299,12 @@ class _Reader:
             return value
 
         def variable(match: re.Match[str]) -> str:
-            found = self._variables.get(match[1], cast("str | None", match[2]))
-            if found is None:
+            text = self._variables.get(match[1], cast("str | None", match[2]))
+            if text is None:
                 raise ConfigurationError(
                     f"the variable {match[1]} has no value; give load_plugin(variables=...)"
                 )
-            return found
+            return text
 
         return _VARIABLE.sub(variable, value)
 

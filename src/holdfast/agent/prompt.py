@@ -47,28 +47,28 @@ def knowledge(
     extensions, microagents that are texts, skills that are always shown, instructions, and the list
     of the other skills. Empty parts are left out. Raises `ConfigurationError`."""
     base, source = (DEFAULT, "the default") if system_prompt is None else (system_prompt, "")
-    found = [PromptSection("system_prompt", base, source)]
-    found += [
+    sections = [PromptSection("system_prompt", base, source)]
+    sections += [
         PromptSection(f"system_prompt_extensions[{n}]", text, of="system_prompt_extensions")
         for n, text in enumerate(extensions)
     ]
-    known = Knowledge(())
+    result = Knowledge(())
     if microagents or skills is not None or instructions is not None:
         from holdfast.agent.skills import read_knowledge  # few agents have skills
 
-        notes, known = read_knowledge(microagents, skills, instructions)
+        notes, result = read_knowledge(microagents, skills, instructions)
         for n, text in enumerate(notes):
             text = with_heading(f"Note {n + 1}", text)
-            found.append(PromptSection(f"microagents[{n}]", text, of="microagents"))
-        for one, text in () if known.skills is None else known.skills.always():
+            sections.append(PromptSection(f"microagents[{n}]", text, of="microagents"))
+        for one, text in () if result.skills is None else result.skills.always():
             text = with_heading(one.name, text)
-            found.append(PromptSection(f"skill {one.name}", text, one.path, "skills"))
-        for path, text in () if known.instructions is None else known.instructions.in_prompt():
-            found.append(PromptSection(path, text, path, "instructions"))
-        if known.skills is not None:
-            found.append(PromptSection("skills", known.skills.prompt(), of="skills"))
-    stripped = [msgspec.structs.replace(part, text=part.text.strip()) for part in found]
-    return known._replace(parts=tuple([part for part in stripped if part.text]))
+            sections.append(PromptSection(f"skill {one.name}", text, one.path, "skills"))
+        for path, text in () if result.instructions is None else result.instructions.in_prompt():
+            sections.append(PromptSection(path, text, path, "instructions"))
+        if result.skills is not None:
+            sections.append(PromptSection("skills", result.skills.prompt(), of="skills"))
+    stripped = [msgspec.structs.replace(part, text=part.text.strip()) for part in sections]
+    return result._replace(parts=tuple([part for part in stripped if part.text]))
 
 
 def with_heading(name: str, text: str) -> str:
@@ -85,8 +85,8 @@ def without_heading(text: str) -> str:
 def with_lines(base: str | None, extensions: Sequence[str], lines: str) -> Sequence[str]:
     """Append lines to the extensions of a system prompt. A prompt that already has the lines, such
     as one from a serial form, stays unchanged."""
-    known = any(lines in text for text in (base or "", *extensions))
-    return extensions if known else (*extensions, lines)
+    has_lines = any(lines in text for text in (base or "", *extensions))
+    return extensions if has_lines else (*extensions, lines)
 
 
 def join_parts(parts: Iterable[PromptSection]) -> str:
@@ -112,9 +112,9 @@ def split_parts(head: ev.AgentConfigured) -> list[tuple[str, str]]:
     `part_lengths`."""
     if not head.prompt_parts:
         return [("system_prompt", head.system_prompt)]
-    found: list[tuple[str, str]] = []
+    parts: list[tuple[str, str]] = []
     at = 0
     for part in head.prompt_parts:
-        found.append((part.name, head.system_prompt[at : at + part.characters]))
+        parts.append((part.name, head.system_prompt[at : at + part.characters]))
         at += part.characters + len(_BETWEEN)
-    return found
+    return parts

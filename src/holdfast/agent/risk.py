@@ -119,20 +119,20 @@ def assess_call(
     `may_pass`."""
     name = analyzer_name(analyzer)
     try:
-        found: Any = analyzer.assess(isolated_call(call, analyzer), about)
+        risk: Any = analyzer.assess(isolated_call(call, analyzer), about)
     except Exception as error:
         _log.warning("the security analyzer %s failed: %s", name, type(error).__name__)
         problem = f"failed: {type(error).__name__}: {error}"
         return Risk("unknown", bounded_reason(f"the analyzer {problem}"), name)
-    if found is None:
+    if risk is None:
         return None if may_pass else Risk("unknown", "no analyzer covers such calls", name)
-    reason: Any = getattr(found, "reason", None)
-    if not isinstance(found, Risk) or found.level not in LEVELS or not isinstance(reason, str):
-        problem = f"answered {found!r}, which is not a Risk"
+    reason: Any = getattr(risk, "reason", None)
+    if not isinstance(risk, Risk) or risk.level not in LEVELS or not isinstance(reason, str):
+        problem = f"answered {risk!r}, which is not a Risk"
         return Risk("unknown", bounded_reason(f"the analyzer {problem}"), name)
-    by: Any = found.by
+    by: Any = risk.by
     by = bounded_reason(by) if isinstance(by, str) and by else name
-    return msgspec.structs.replace(found, reason=bounded_reason(reason), by=by)
+    return msgspec.structs.replace(risk, reason=bounded_reason(reason), by=by)
 
 
 def isolated_call(call: ToolCall, guard: object) -> ToolCall:
@@ -145,8 +145,8 @@ def isolated_call(call: ToolCall, guard: object) -> ToolCall:
 
 def analyzer_name(analyzer: object) -> str:
     """Return the name of an analyzer in journals: its `name`, or its class's."""
-    found: Any = getattr(analyzer, "name", "")
-    return found if isinstance(found, str) and found else type(analyzer).__name__
+    name: Any = getattr(analyzer, "name", "")
+    return name if isinstance(name, str) and name else type(analyzer).__name__
 
 
 def bounded_reason(text: str) -> str:

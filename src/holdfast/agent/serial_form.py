@@ -82,13 +82,13 @@ def all_tools(agent: Agent) -> list[Tool]:
 
     Raises `ConfigurationError` if two tools have one name.
     """
-    found: dict[str, Tool] = {}
+    tools: dict[str, Tool] = {}
     agents = {id(agent): agent}
-    left = [agent]
-    while left:
-        one = left.pop(0)
+    pending = [agent]
+    while pending:
+        one = pending.pop(0)
         for tool in one.own_tools():
-            if found.setdefault(tool.name, tool) is not tool:
+            if tools.setdefault(tool.name, tool) is not tool:
                 raise ConfigurationError(
                     "Agent: it and one of its delegates or handoffs have two tools named"
                     f" {tool.name!r}; tool names must be unique in a serial form."
@@ -98,8 +98,8 @@ def all_tools(agent: Agent) -> list[Tool]:
             others += directory.full_agents()
         new = {id(other): other for other in others if id(other) not in agents}
         agents |= new
-        left += new.values()
-    return list(found.values())
+        pending += new.values()
+    return list(tools.values())
 
 
 def module_of(tool: Tool) -> str:

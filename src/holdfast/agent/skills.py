@@ -62,39 +62,39 @@ def read_knowledge(microagents: Any, skills: Any, instructions: Any) -> tuple[li
     """Return the texts and the knowledge of `Agent(microagents=, skills=, instructions=)`. Raises
     `ConfigurationError`."""
     notes, more = microagents_of(microagents)
-    found = skills_of(skills, more)
+    all_skills = skills_of(skills, more)
     nested = files.instructions_of(instructions)
-    shown = {one.name: text for one, text in found.always()}
+    texts = {one.name: text for one, text in all_skills.always()}
     # A skill that the prompt does not show as a whole can be read.
-    unread = any(shown.get(one.name) != one.text for one in found.list())
-    activation = Activation(found, nested)
+    unread = any(texts.get(one.name) != one.text for one in all_skills.list())
+    activation = Activation(all_skills, nested)
     return notes, Knowledge(
         (),
-        found if found.list() else None,
+        all_skills if all_skills.list() else None,
         nested if nested.texts else None,
-        (found.reader,) if unread else (),
+        (all_skills.reader,) if unread else (),
         () if activation.idle else (activation,),
     )
 
 
-def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills:
+def skills_of(value: Any, microagents: Iterable[Skill]) -> Skills:
     """Return the skills of `Agent(skills=)` together with those of microagents. Raises
     `ConfigurationError`."""
-    if isinstance(given, Skills):
-        skills = given
+    if isinstance(value, Skills):
+        skills = value
     else:
-        if isinstance(given, str | os.PathLike | Mapping) or not isinstance(given, Iterable | None):
+        if isinstance(value, str | os.PathLike | Mapping) or not isinstance(value, Iterable | None):
             form = "what discover(folders) found, or a list of folders and Skill objects"
-            raise wrong("Agent: skills", form, cast("object", given))
-        found: list[Skill] = []
-        for item in cast("Iterable[Any]", given or ()):
+            raise wrong("Agent: skills", form, cast("object", value))
+        loaded: list[Skill] = []
+        for item in cast("Iterable[Any]", value or ()):
             if isinstance(item, str | os.PathLike):
-                found += discover([cast("str | os.PathLike[str]", item)]).list()
+                loaded += discover([cast("str | os.PathLike[str]", item)]).list()
             elif isinstance(item, Skill):
-                found.append(item)
+                loaded.append(item)
             else:
                 raise wrong("Agent: skills", "folders and Skill objects", item)
-        skills = Skills(_unique(found))
+        skills = Skills(_unique(loaded))
     more = list(microagents)
     if not more:
         return skills
@@ -103,24 +103,26 @@ def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills:
 
 def _unique(skills: Iterable[Skill]) -> list[Skill]:
     """Return the first skill of each name."""
-    found: dict[str, Skill] = {}
+    by_name: dict[str, Skill] = {}
     for skill in skills:
-        if skill.name not in found:
-            found[skill.name] = skill
-        elif found[skill.name] != skill:
+        if skill.name not in by_name:
+            by_name[skill.name] = skill
+        elif by_name[skill.name] != skill:
             text = "The skill %s is left out, because an earlier one has the same name."
             _log.warning(text, skill.path or skill.name)
-    return list(found.values())
+    return list(by_name.values())
 
 
-def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
+def microagents_of(microagents: Any) -> tuple[list[str], list[Skill]]:
     """Return the texts of `Agent(microagents=)`, and the other microagents as skills. A microagent
     without triggers and paths becomes a skill that is always shown. Raises `ConfigurationError`."""
-    if isinstance(given, str | Path):
-        raise wrong("Agent: microagents", "a list of texts, paths or Microagent objects", given)
+    if isinstance(microagents, str | Path):
+        raise wrong(
+            "Agent: microagents", "a list of texts, paths or Microagent objects", microagents
+        )
     notes: list[str] = []
-    found: list[Microagent] = []
-    for item in given or ():
+    loaded: list[Microagent] = []
+    for item in microagents or ():
         if isinstance(item, str):
             if _is_path(item):
                 raise ConfigurationError(
@@ -134,9 +136,9 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
                 raise ConfigurationError(
                     f"Agent: microagents has the path {str(item)!r}, which does not exist."
                 )
-            found += load_microagents(item) if item.is_dir() else [read_microagent(item)]
+            loaded += load_microagents(item) if item.is_dir() else [read_microagent(item)]
         elif isinstance(item, Microagent):
-            found.append(item)
+            loaded.append(item)
         else:
             raise wrong("Agent: microagents", "texts, paths or Microagent objects", item)
     skills = [
@@ -150,7 +152,7 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
             text=one.content,
             user_only=one.user_only,
         )
-        for one in found
+        for one in loaded
     ]
     return notes, _unique(skills)
 
@@ -193,17 +195,17 @@ class Globs:
 
     def fitting(self, path: str) -> list[str]:
         """Return the names of the skills whose globs match a path."""
-        found: list[str] = []
+        names: list[str] = []
         if self._by_name:
             name = path[path.rfind("/") + 1 :]
             dot = name.find(".")
             while dot >= 0:
-                found += self._by_name.get(f"*{name[dot:]}", ())
+                names += self._by_name.get(f"*{name[dot:]}", ())
                 dot = name.find(".", dot + 1)
-            found += self._by_name.get(name, ())
+            names += self._by_name.get(name, ())
         for folder in (path.partition("/")[0], "") if self._by_folder else ():
-            found += [name for match, name in self._by_folder.get(folder, ()) if match(path)]
-        return found
+            names += [name for match, name in self._by_folder.get(folder, ()) if match(path)]
+        return names
 
 
 class Activation:
@@ -218,10 +220,10 @@ class Activation:
         self._phrases: list[tuple[str, str, str]] = []
         self._instruction_folders = instructions.below()
         self._unmatched: set[str] = set()  # a cache of words that match nothing: steps repeat them
-        shown = [skill for skill in skills.list() if not skill.always]
-        self._commands = {one.name for one in shown if _PLACEHOLDER.search(one.text)}
-        self._globs = Globs(shown)
-        for skill in shown:
+        on_demand = [skill for skill in skills.list() if not skill.always]
+        self._commands = {one.name for one in on_demand if _PLACEHOLDER.search(one.text)}
+        self._globs = Globs(on_demand)
+        for skill in on_demand:
             for trigger in skill.triggers:
                 word = _fold_case(trigger)
                 match = _TOKEN.search(word) if word.isascii() else None
@@ -317,11 +319,11 @@ class Activation:
         return min(len(skill.text), self._skills.each) + len(skill.name) + _HEADING_CHARS
 
     def _additions(
-        self, fits: Mapping[str, str], shown: Mapping[str, int], arguments: Mapping[str, str]
+        self, fits: Mapping[str, str], abouts: Mapping[str, int], arguments: Mapping[str, str]
     ) -> Iterator[Addition]:
         room = self._skills.total
         space = files.MAX_TOTAL_CHARS
-        for about in shown:
+        for about in abouts:
             kind, _, name = about.partition(":")
             name = name.partition(" ")[0] if kind == "command" else name
             if kind in _SKILLS and (skill := self._skills.get(name)) is not None:
@@ -330,7 +332,7 @@ class Activation:
                 space -= min(len(self._instructions.texts.get(name, "")), files.MAX_FILE_CHARS)
         without: list[str] = []  # skills without room
         for about, why in fits.items():
-            if about in shown:
+            if about in abouts:
                 continue
             kind, _, name = about.partition(":")
             name = name.partition(" ")[0] if kind == "command" else name
@@ -351,11 +353,11 @@ class Activation:
                 room -= self._size(skill)
             yield Addition(about, (TextContent(text),))
         if without:
-            named = ", ".join(without[:_MAX_NAMED_SKILLS])
+            names = ", ".join(without[:_MAX_NAMED_SKILLS])
             if len(without) > _MAX_NAMED_SKILLS:
-                named += f" and {len(without) - _MAX_NAMED_SKILLS} more"
+                names += f" and {len(without) - _MAX_NAMED_SKILLS} more"
             text = "(These skills match too, but are left out to save space; read_skill shows them:"
-            yield Addition("skill:", (TextContent(f"{text} {named}.)"),))
+            yield Addition("skill:", (TextContent(f"{text} {names}.)"),))
 
 
 def _skill_text(skill: Skill, why: str, most: int) -> str:
@@ -422,17 +424,17 @@ def folder_of(runtime: object | None) -> str:
 
 def _file_words(calls: Iterable[ToolCall]) -> dict[str, bool]:
     """Return the words of calls that may name files; the value is True if a word certainly does."""
-    found: dict[str, bool] = {}
+    words: dict[str, bool] = {}
     for call in calls:
         for key, value in call.arguments.items():
             if key in _PATH_ARGUMENTS:
-                found |= {word: True for word in as_list(value) if isinstance(word, str)}
+                words |= {word: True for word in as_list(value) if isinstance(word, str)}
         command: Any = call.arguments.get(_COMMAND_ARGUMENTS.get(call.name, ""))
         if isinstance(command, str):
             for word in _WORD.findall(command[:_MAX_COMMAND_CHARS]):
                 if word[0] != "-":
-                    found.setdefault(word, False)
-    return found
+                    words.setdefault(word, False)
+    return words
 
 
 def _relative(path: str, root: str) -> str:
