@@ -80,15 +80,15 @@ class Highest(msgspec.Struct, frozen=True):
         highest: Risk | None = None
         usage, cost, model = Usage(), 0.0, ""
         for analyzer in self.analyzers:
-            found = assess_call(analyzer, call, about, may_pass=True)
-            if found is None:
+            risk = assess_call(analyzer, call, about, may_pass=True)
+            if risk is None:
                 continue
-            if found.model:
-                usage, model = usage + found.usage, found.model
-                cost += found.cost or 0.0
-            if highest is None or found.rank > highest.rank:
-                highest = found
-            if found.level == "high":
+            if risk.model:
+                usage, model = usage + risk.usage, risk.model
+                cost += risk.cost or 0.0
+            if highest is None or risk.rank > highest.rank:
+                highest = risk
+            if risk.level == "high":
                 break
         if highest is None or not model:
             return highest

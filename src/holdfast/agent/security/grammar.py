@@ -115,8 +115,8 @@ def parse(text: str, home: str) -> Script:
 def hidden_problem(text: str) -> str:
     """Return the reason why a text is not what it looks like; "" if there is none."""
     odd = "" if text.isprintable() else set(text) - {"\t", "\n"}
-    seen = all(map(str.isprintable, odd))
-    return "" if seen else "it has characters that cannot be seen, or that look like others"
+    printable = all(map(str.isprintable, odd))
+    return "" if printable else "it has characters that cannot be seen, or that look like others"
 
 
 def is_harmless_variable(name: str, value: str) -> bool:
@@ -139,14 +139,14 @@ class _Parser:
         self._text, self._home, self._at = text, home, 0
         self._names = dict[str, ShellWord]()  # the variables of the loops around the token
         self._marks = list[re.Match[str]]()  # of here-documents that have not begun
-        self._left, self._depth = _MAX_TOKENS, 0
+        self._tokens_left, self._depth = _MAX_TOKENS, 0
         self._token = self._next()
 
     # --- commands ---
 
     def script(self, end: str) -> Script:
         """Parse pipelines up to this operator or reserved word, which is not taken."""
-        found, operator, self._depth = Script(), ";", self._depth + 1
+        pipelines, operator, self._depth = Script(), ";", self._depth + 1
         if self._depth > _MAX_DEPTH:
             raise UnjudgedCommand("it is too deep")
         while self._skip_lines() != end:
@@ -155,15 +155,15 @@ class _Parser:
             while self._take("|", "|&"):
                 self._skip_lines()
                 calls.append(self._command())
-            found.append(ShellPipeline(operator, calls, self._token == "&"))
+            pipelines.append(ShellPipeline(operator, calls, self._token == "&"))
             separator = self._take(";", "&", "\n", "&&", "||")
             operator = separator if separator in ("&&", "||") else ";"
             if not separator and self._keyword() != end:
                 raise UnjudgedCommand(f"it has {self._keyword()!r} behind a command")
-        if operator != ";" or (end and not found):
+        if operator != ";" or (end and not pipelines):
             raise UnjudgedCommand("it ends where it should go on")
         self._depth -= 1
-        return found
+        return pipelines
 
     def _keyword(self) -> str:
         """Return the operator or reserved word that comes next; " " for anything else."""
@@ -185,25 +185,29 @@ class _Parser:
         return self._keyword()
 
     def _command(self) -> Command:
-        found = Command([], [], [], Script() if self._take("for") else None)
-        if found.loop is not None:
-            self._loop(found.words, found.loop)
+        command = Command([], [], [], Script() if self._take("for") else None)
+        if command.loop is not None:
+            self._loop(command.words, command.loop)
         elif self._keyword() != " ":
             raise UnjudgedCommand(f"it has {self._keyword()!r} where a command is expected")
         while not isinstance(self._token, str):
             token = self._token
             if isinstance(token, Redirect):
-                found.redirects.append(token)
-            elif found.loop is not None:
+                command.redirects.append(token)
+            elif command.loop is not None:
                 raise UnjudgedCommand("it has a word behind a loop")
-            elif found.words or not self._assigns(found.variables, token):
-                found.words.append(token)
+            elif command.words or not self._assigns(command.variables, token):
+                command.words.append(token)
             self._token = self._next()
-        if found.loop is None and not found.words and (found.variables or not found.redirects):
+        if (
+            command.loop is None
+            and not command.words
+            and (command.variables or not command.redirects)
+        ):
             raise UnjudgedCommand("it has a part without a command")
-        if found.loop is None and any(one.glob or "{" in one.text for one in found.words[:1]):
+        if command.loop is None and any(one.glob or "{" in one.text for one in command.words[:1]):
             raise UnjudgedCommand("it makes up what it runs")
-        return found
+        return command
 
     def _loop(self, values: list[ShellWord], turns: Script) -> None:
         """Parse the variable of a loop, its words, and its script once for each of them."""
@@ -248,10 +252,10 @@ class _Parser:
 
     def _next(self) -> str | Redirect | ShellWord:
         """Read the token behind the present one."""
-        self._left -= 1
+        self._tokens_left -= 1
         self._match(_BLANKS)
         self._match(_COMMENT)
-        if self._left < 0:
+        if self._tokens_left < 0:
             raise UnjudgedCommand("it has more words than are read")
         if self._at == len(self._text):
             if self._marks:

@@ -120,10 +120,12 @@ class LLMJudge(msgspec.Struct, frozen=True):
         return _BEGIN + _POLICY.format(policy=policy) + _END if policy else SYSTEM
 
 
-def prompt(call: ToolCall, said: str) -> str:
+def prompt(call: ToolCall, user_text: str) -> str:
     """Return the judge's question: the data between random marks that the data cannot contain."""
     mark, half = secrets.token_hex(8), _MAX_USER_CHARACTERS // 2
-    user = said if len(said) <= 2 * half else f"{said[:half]} [...] {said[-half:]}"
+    user = (
+        user_text if len(user_text) <= 2 * half else f"{user_text[:half]} [...] {user_text[-half:]}"
+    )
     parts = {"USER": user or "(nothing)", "TOOL": call.name, "ARGUMENTS": call.raw_arguments}
     fenced = [
         f"----- {title} {mark} -----\n{text}\n----- END OF {title} {mark} -----\n\n"
@@ -140,7 +142,7 @@ def read(answer: Completion) -> tuple[Literal["low", "medium", "unknown", "high"
     if answer.calls:
         return "unknown", "the judge called a tool in place of an answer"
     try:
-        found = decode_json(text, _Answer)
+        verdict = decode_json(text, _Answer)
     except ValueError:
         return "unknown", "the judge did not answer with the JSON object that it was asked for"
-    return found.risk, found.reason
+    return verdict.risk, verdict.reason

@@ -118,7 +118,7 @@ class ShellPaths:
     of `writable` count as inside. `confinement` has the bounds of the sandbox, if any, and `hosts`
     are patterns of those that may be asked."""
 
-    __slots__ = ("_confinement", "_hosts", "_inside", "_left", "home", "workdir")
+    __slots__ = ("_confinement", "_entries_left", "_hosts", "_inside", "home", "workdir")
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ShellPaths:
         self._inside = tuple(
             (one, one.rstrip("/") + "/") for one in folders if one not in ("", "/")
         )
-        self._left = _MAX_ENTRIES
+        self._entries_left = _MAX_ENTRIES
 
     def real(self, path: str, cwd: str) -> str:
         """Return the real path of one from a folder ("": not known). Raises `ValueError`."""
@@ -162,32 +162,32 @@ class ShellPaths:
     def judge(self, kind: str, path: str, cwd: str, act: str) -> RiskFinding:
         """Judge the use of a path: to "read", "write", "look" at its name, or "use" it as a program
         of the project may. `act` names the act in the reason."""
-        shown = path if len(path) <= 80 else f"{path[:77]}..."
+        label = path if len(path) <= 80 else f"{path[:77]}..."
         if path in _DEVICES and (path != "-" or kind != "write"):
             return RiskFinding(LOW)
         try:
             real = self.real(path, cwd)
         except (OSError, ValueError):
-            return RiskFinding(HIGH, f"{act} {shown!r}, which is no path")
+            return RiskFinding(HIGH, f"{act} {label!r}, which is no path")
         inside = self.inside(real)
-        outside = f"{act} what is outside of the working directory: {shown}"
+        outside = f"{act} what is outside of the working directory: {label}"
         if kind == "write" and not inside:
             if self._kept_out(real):
                 return RiskFinding(MEDIUM, f"{outside}, from which the sandbox keeps it")
             return RiskFinding(HIGH, outside)
         parts = real.removeprefix(self.workdir).split("/")
         if kind == "write" and any(name_fits(one, part) for one in _OBEYED for part in parts):
-            return RiskFinding(HIGH, f"{act} {shown}, which is obeyed without being looked at")
+            return RiskFinding(HIGH, f"{act} {label}, which is obeyed without being looked at")
         if kind != "look" and self.secret(path, real):
-            return RiskFinding(HIGH, f"{act} what is secret: {shown}")
+            return RiskFinding(HIGH, f"{act} what is secret: {label}")
         if kind == "read" and (
             self._holds(path, cwd) or self._holds(real, "/") or _RAW.match(real)
         ):
             return RiskFinding(
-                HIGH, f"{act} {shown}: memory, devices, other processes, or where secrets are"
+                HIGH, f"{act} {label}: memory, devices, other processes, or where secrets are"
             )
         if kind == "write":
-            return RiskFinding(MEDIUM, f"{act} {shown}")
+            return RiskFinding(MEDIUM, f"{act} {label}")
         public = real in _SYSTEM_FILES or real in _DEVICES or real.startswith(_SYSTEM)
         if inside or (public and kind != "use"):
             return RiskFinding(LOW)
@@ -203,8 +203,8 @@ class ShellPaths:
     def secret(self, path: str, real: str) -> bool:
         """Return whether a path has the name or place of a secret; a certificate is none."""
         home = len(self.home) + 1 if real.startswith(f"{self.home}/") else 0
-        if not home and (found := _HOME.match(real)) is not None:
-            home = found.end()
+        if not home and (match := _HOME.match(real)) is not None:
+            home = match.end()
         hidden = home and _HIDDEN_AT_HOME.match(real, home)
         if hidden and (not self.inside(real) or self.workdir == self.home):
             return True
@@ -220,15 +220,15 @@ class ShellPaths:
         self, path: str, cwd: str, names: FileNames, act: str, but_ignored: bool = False
     ) -> RiskFinding:
         """Judge reading all files with these names in a folder, or all that git tracks there."""
-        found = self.judge("read", path, cwd, act)
-        if found.rank == HIGH:
-            return found
+        finding = self.judge("read", path, cwd, act)
+        if finding.rank == HIGH:
+            return finding
         real, everything = self.real(path, cwd), f"{act} all that is in {path[:80]}"
         holders = (*_SECRET_PATHS, "/proc/", f"{self.home}/.ssh")
-        if found.rank and any(one.startswith(f"{real.rstrip('/')}/") for one in holders):
+        if finding.rank and any(one.startswith(f"{real.rstrip('/')}/") for one in holders):
             return RiskFinding(HIGH, f"{everything}, where secrets are")
-        if not os.path.isdir(real) or (found.rank == LOW and not self.inside(real)):
-            return found
+        if not os.path.isdir(real) or (finding.rank == LOW and not self.inside(real)):
+            return finding
         scan = self.scan(real, names)
         secrets = [
             one for one in scan.secrets if not (but_ignored and is_ignored_by_git(real, one))
@@ -238,7 +238,7 @@ class ShellPaths:
         if not scan.whole:
             return RiskFinding(UNKNOWN, f"{everything}: more than is looked through for secrets")
         links = RiskFinding((LOW, MEDIUM, UNKNOWN)[scan.leads_out], f"{everything} and its links")
-        return max(found, links)
+        return max(finding, links)
 
     def scan(
         self, real: str, names: FileNames = ALL_FILES, deep: bool = True, everywhere: bool = False
@@ -246,18 +246,18 @@ class ShellPaths:
         """Look through a folder for these names, if `deep` with those below it, but not through
         others' packages unless it is `everywhere`; never through what is git's."""
         secrets, leads_out, odd, todo = list[str](), 0, 0, [real]
-        while todo and self._left > 0:
+        while todo and self._entries_left > 0:
             folder = todo.pop()
             try:
-                with os.scandir(folder) as found:
-                    entries = list(itertools.islice(found, self._left + 1))
+                with os.scandir(folder) as listing:
+                    entries = list(itertools.islice(listing, self._entries_left + 1))
             except OSError:  # not readable, or gone
                 continue
-            self._left -= len(entries)
+            self._entries_left -= len(entries)
             for entry in entries:
                 is_folder = entry.is_dir(follow_symlinks=False)
-                kept = names.keep(entry.name) or (deep and everywhere and entry.is_symlink())
-                if not is_folder and not kept:
+                relevant = names.keep(entry.name) or (deep and everywhere and entry.is_symlink())
+                if not is_folder and not relevant:
                     continue
                 plain = re.fullmatch(r"[\w.@%+,:=-]+", entry.name) is not None
                 odd = max(odd, 2 if entry.name[0] == "-" else not plain)
@@ -273,7 +273,9 @@ class ShellPaths:
                 else:
                     secret = self.secret(below, entry.path)
                 secrets += [below.lstrip("/")] if secret else []
-        return FolderScan(secrets, leads_out, self._left > 0, odd if self._left > 0 else 2)
+        return FolderScan(
+            secrets, leads_out, self._entries_left > 0, odd if self._entries_left > 0 else 2
+        )
 
     def judge_glob(self, kind: str, glob: str, cwd: str, act: str) -> RiskFinding:
         """Judge the paths that a glob may become at this moment, beside its own."""
@@ -289,15 +291,15 @@ class ShellPaths:
 
     def fetch(self, url: str, sends: str = "") -> RiskFinding:
         """Judge asking a host; with `sends`, which says what, also giving it something."""
-        scheme, shown = _URL.match(url), url if len(url) <= 80 else f"{url[:77]}..."
+        scheme, label = _URL.match(url), url if len(url) <= 80 else f"{url[:77]}..."
         if scheme is not None and scheme[1].lower() not in ("http", "https", "git", "ftp", "ftps"):
             return RiskFinding(HIGH, f"uses {scheme[1]}://, which is no way to fetch something")
         try:
             host = (urlsplit(url if scheme else f"http://{url}").hostname or "").rstrip(".")
         except ValueError:
-            return RiskFinding(HIGH, f"the address {shown} cannot be read")
+            return RiskFinding(HIGH, f"the address {label} cannot be read")
         if not host or not _HOST.fullmatch(host):
-            return RiskFinding(HIGH, f"the address {shown} has no host, or one in other letters")
+            return RiskFinding(HIGH, f"the address {label} has no host, or one in other letters")
         act = f"{sends} to {host}" if sends else f"fetches from {host}"
         if any(name_fits(host, pattern.lower()) for pattern in self._hosts):
             return RiskFinding(MEDIUM if sends else LOW, act)

@@ -89,9 +89,9 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
 def _command(use: ProgramUse, words: Words) -> None:
     """Judge a command of a program, such as `git log` or `gh pr list`."""
     if (before := row(f"{use.name}.")).kind:
-        found = parse_options(use, before.options, words, stop=True)
-        words = found.operands
-        use = _git(use, found) if use.name == "git" else use
+        options = parse_options(use, before.options, words, stop=True)
+        words = options.operands
+        use = _git(use, options) if use.name == "git" else use
     what = words[0].text if words else "install" if use.name in ("yarn", "pnpm") else ""
     name, rest = f"{use.name}.{what}", words[1:]
     if len(words) > 1 and f"{name}.{words[1].text}" in rows():
@@ -122,19 +122,19 @@ def _by_row(use: ProgramUse, words: Words) -> None:
         for word in words[split + 1 :]:  # for a program of the project
             plain = use.name.startswith(("npm.", "yarn.", "pnpm.", "cargo."))
             use.operand("a" if plain else "p", word)
-    found = parse_options(use, options, words[:split], use.name in table.STOPS)
+    program_options = parse_options(use, options, words[:split], use.name in table.STOPS)
     if project:
         use.runs_written()
-    if project and any(_OUTSIDE.search(value) for _, value in found.given):
+    if project and any(_OUTSIDE.search(value) for _, value in program_options.pairs):
         use.note(UNKNOWN, "has an option with a path outside of the working directory")
     part = _PART.get(use.name) or _PART.get(use.name[:4])
-    operands = found.operands if part is None else part(use, found)
+    operands = program_options.operands if part is None else part(use, program_options)
     if letters[-1:] == "X":  # a program, behind some words
         for kind, word in zip(letters[:-1], operands, strict=False):
             use.operand(kind, word)
         use.run(operands[len(letters) - 1 :])
         return
-    if "*" in found.flags:
+    if "*" in program_options.flags:
         letters = letters.replace("r", "R").replace("w", "D" if use.name == "rm" else "w")
     # Of the letters before a star the last is repeated; those behind it are for the last operands.
     head, star, last = letters.partition("*")
@@ -145,7 +145,7 @@ def _by_row(use: ProgramUse, words: Words) -> None:
         else:
             use.operand(head[index] if index < len(head) else head[-1:] if star else "", word)
     use.note(LOW, "only says something" if letters in ("t*", "0") else "only reads")
-    changing = "+" in signs or ("%" in signs and operands and "*" not in found.flags)
+    changing = "+" in signs or ("%" in signs and operands and "*" not in program_options.flags)
     if project or changing:
         where = use.name.startswith("git.") and use.cwd and repository(use.cwd)
         use.reader.use_path(ShellWord(where or "."), use.cwd, "use", f"{use.name} works in")
@@ -164,26 +164,27 @@ def _cd(use: ProgramUse) -> str:
         use.note(UNKNOWN, "goes to a folder that is not known beforehand")
         return ""
     use.note(LOW, "goes to another folder")
-    found = paths.real(target.text, use.cwd)
-    use.paths("l", [ShellWord(found)])
+    folder = paths.real(target.text, use.cwd)
+    use.paths("l", [ShellWord(folder)])
     # After a link, a shell takes `..` off the link's name, and a program off the real folder.
-    if found != os.path.normpath(os.path.join(use.cwd, target.text)):
+    if folder != os.path.normpath(os.path.join(use.cwd, target.text)):
         use.note(UNKNOWN, "goes to a folder by a link")
         return ""
-    return found
+    return folder
 
 
 # --- searching ---
 
 
-def _grep(use: ProgramUse, found: ProgramOptions) -> Words:
+def _grep(use: ProgramUse, options: ProgramOptions) -> Words:
     """Judge the files that grep and ripgrep search."""
-    ripgrep, listing = use.name == "rg", found.has("--files")
-    files = found.operands[0 if listing or found.has("-e", "-f") else 1 :]
-    deep, included, names = ripgrep or "*" in found.flags, found.values("--include"), FileNames()
+    ripgrep, listing = use.name == "rg", options.has("--files")
+    files = options.operands[0 if listing or options.has("-e", "-f") else 1 :]
+    deep, included = ripgrep or "*" in options.flags, options.values("--include")
+    names = FileNames()
     if ripgrep:
-        names = FileNames(hidden=found.has("-g", "--glob", "-u", "--hidden", "-.", "--no-ignore"))
-    elif not found.has("--exclude") and not re.search(r"[/\\\[]", "".join(included)):
+        names = FileNames(hidden=options.has("-g", "--glob", "-u", "--hidden", "-.", "--no-ignore"))
+    elif not options.has("--exclude") and not re.search(r"[/\\\[]", "".join(included)):
         names = FileNames(tuple(included))  # of both options the last one decides
     # Ripgrep also ignores an input that is no pipe and no file, such as /dev/null.
     files = files or ([ShellWord(".")] if deep else [])
@@ -191,39 +192,41 @@ def _grep(use: ProgramUse, found: ProgramOptions) -> Words:
     return ()
 
 
-def _found_by(use: ProgramUse, words: Words) -> tuple[ProgramOptions, tuple[str, ...]]:
-    """Return what find is told, and the names of the files that it finds; none: any."""
+def _find_options(use: ProgramUse, words: Words) -> tuple[ProgramOptions, tuple[str, ...]]:
+    """Return the options of find, and the names of the files that it finds; none: any."""
     texts, first = [word.text for word in words], re.compile(r"-(?![LPH]$)|[(!]")
     begin = next(at for at, text in enumerate([*texts, "-"]) if first.match(text))
     # Words behind the first test are no options of a shell's making, see `odd_names`.
     tests = [ShellWord(text) for text in texts[begin:] if text not in ("(", ")", "!")]
     where = parse_options(use, row("find").options, words[:begin])
-    found = parse_options(use, row("find").options, tests)
-    if found.operands:
-        use.note(UNKNOWN, f"has a word {found.operands[0].text[:40]!r} that is not in its table")
-    names = found.values("-name", "-iname")
+    test_options = parse_options(use, row("find").options, tests)
+    if test_options.operands:
+        use.note(
+            UNKNOWN, f"has a word {test_options.operands[0].text[:40]!r} that is not in its table"
+        )
+    names = test_options.values("-name", "-iname")
     exact = {"!", "-not", "-o", "-or"}.isdisjoint(texts) and not any(word.glob for word in words)
-    exact = exact and not where.given and not re.search(r"[\[\\]", "".join(names))
-    found = found._replace(operands=where.operands or [ShellWord(".")])
-    return found, tuple(names) if exact else ()
+    exact = exact and not where.pairs and not re.search(r"[\[\\]", "".join(names))
+    test_options = test_options._replace(operands=where.operands or [ShellWord(".")])
+    return test_options, tuple(names) if exact else ()
 
 
 def _find(use: ProgramUse) -> None:
     """Judge find: the files that it may find, and the one program that it may run at its end."""
     texts = [word.text for word in use.args]
     at = next((at for at, text in enumerate(texts) if text in ("-exec", "-delete")), len(texts))
-    found, names = _found_by(use, use.args[:at])
+    options, names = _find_options(use, use.args[:at])
     use.note(LOW, "only looks")
-    use.paths("l", found.operands)
+    use.paths("l", options.operands)
     if texts[at : at + 1] == ["-delete"] or texts[at + 1 : at + 2] == ["rm"]:
         plain = re.fullmatch(r"-delete|-exec rm( -r?f?)? \{\} [;+]", " ".join(texts[at:]))
         if not (plain and names and all(map(is_regenerated, names))):
             use.note(HIGH, "deletes what is found")
-        use.paths("w", found.operands)
+        use.paths("w", options.operands)
     elif texts[at:]:
         if not {";", "+"} & set(texts[-1:]) or {"-L", ";"} & set(texts[:-1]):
             use.note(UNKNOWN, "does more with what it finds than is judged")
-        _reads_found(use, use.args[at + 1 : -1], found.operands, names)
+        _reads_found(use, use.args[at + 1 : -1], options.operands, names)
 
 
 def _reads_found(use: ProgramUse, command: Words, roots: Words, names: tuple[str, ...]) -> None:
@@ -242,20 +245,20 @@ def _xargs(use: ProgramUse) -> None:
     """Judge xargs: it gives the files that the pipeline has found to a program that reads them."""
     options, reader = parse_options(use, row("xargs").options, use.args, stop=True), use.reader
     feeds: Words = reader.feeds[0] if len(reader.feeds) == 1 else []
-    if not feeds or feeds[0].text != "find" or reader.wrote or reader.found.rank > LOW:
+    if not feeds or feeds[0].text != "find" or reader.wrote or reader.highest.rank > LOW:
         use.note(UNKNOWN, "runs a program with words that are not known beforehand")
         return
-    found, names = _found_by(use, feeds[1:])
-    if found.has("-printf", "-ls") or not use.cwd or reader.rearranged:
+    find_options, names = _find_options(use, feeds[1:])
+    if find_options.has("-printf", "-ls") or not use.cwd or reader.rearranged:
         use.note(UNKNOWN, "is given words that are no names")
-    elif not (found.has("-print0") and options.has("-0", "--null")) and any(
+    elif not (find_options.has("-print0") and options.has("-0", "--null")) and any(
         re.search(r"[\s'\"\\]", one.text)
         or reader.paths.scan(use.at(one.text), FileNames(names), everywhere=True).odd
-        for one in found.operands
+        for one in find_options.operands
     ):
         use.note(UNKNOWN, "is given names that may be several, or options")
     words = [word for word in options.operands if word.text != "{}"]
-    _reads_found(use, [*words, ShellWord("{}")], found.operands, names)
+    _reads_found(use, [*words, ShellWord("{}")], find_options.operands, names)
 
 
 # --- sed and awk ---
@@ -270,9 +273,9 @@ _SED_COMMAND = re.compile(
 )
 
 
-def _sed(use: ProgramUse, found: ProgramOptions) -> Words:
+def _sed(use: ProgramUse, options: ProgramOptions) -> Words:
     """Judge a script of sed, which may run programs and read and write files."""
-    scripts, files = found.values("-e", "--expression"), found.operands
+    scripts, files = options.values("-e", "--expression"), options.operands
     if scripts:
         if not all(re.fullmatch(r"[\w./*?-]*", word.text) for word in files):
             use.note(UNKNOWN, "has files with the names of scripts")
@@ -281,7 +284,7 @@ def _sed(use: ProgramUse, found: ProgramOptions) -> Words:
     text, at = "\n".join(scripts), 0
     while at < len(text) < 20_000 and (match := _SED_COMMAND.match(text, at)) and match.end() > at:
         at = match.end()
-    copies = found.values("-i", "--in-place")
+    copies = options.values("-i", "--in-place")
     if at < len(text) or not scripts or text.endswith("\\"):
         use.note(UNKNOWN, "has a script that may write or run something")
     if any(re.search(r"[/*]", value) for value in copies):
@@ -297,13 +300,13 @@ _AWK_RUNS = re.compile(
 )
 
 
-def _awk(use: ProgramUse, found: ProgramOptions) -> Words:
+def _awk(use: ProgramUse, options: ProgramOptions) -> Words:
     """Judge a program of awk, which writes with `>` and runs with `|` and some names."""
-    program = found.operands[0] if found.operands else ShellWord("", glob=True)
+    program = options.operands[0] if options.operands else ShellWord("", glob=True)
     text = program.text.replace("||", " ")
     if program.glob or len(text) > 5000 or _AWK_RUNS.search(text):
         use.note(UNKNOWN, "has a program that may run, read or write something")
-    files = [one for one in found.operands[1:] if not re.match(r"[A-Za-z_]\w*=", one.text)]
+    files = [one for one in options.operands[1:] if not re.match(r"[A-Za-z_]\w*=", one.text)]
     return [ShellWord(""), *files]
 
 
@@ -318,11 +321,11 @@ _PLAIN_LINE = re.compile(
 )
 
 
-def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
+def _git(use: ProgramUse, options: ProgramOptions) -> ProgramUse:
     """Judge the options before git's command, and the repository's settings, which may name
     programs. They are under `.git`, where no proven command writes. Return where it works."""
     paths = use.reader.paths
-    for value in found.values("-C"):  # what follows is relative to that folder
+    for value in options.values("-C"):  # what follows is relative to that folder
         if not value or use.reader.rearranged or not paths.is_inside(value, use.cwd):
             use.note(UNKNOWN, "works outside of the working directory")
         use = use._replace(cwd=paths.real(value, use.cwd) if use.cwd else "")
@@ -346,7 +349,7 @@ def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
             use.note(MEDIUM, "runs what the settings of the repository name, or a hook")
         # A repository within this one, whose settings count as well, has this mode in the index.
         looks = {"status", "diff", "diff-index", "describe", "lfs"} & {
-            one.text for one in found.operands[:1]
+            one.text for one in options.operands[:1]
         }
         index = bytes_of(os.path.join(folder, "index")) if looks else b""
         if any(one.endswith(b"\0\0") for one in index.split(b"\xe0\0")[:-1]):
@@ -357,9 +360,9 @@ def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
 _CREDENTIAL = re.compile(r"header|insteadof|token|password|credential|proxy", re.IGNORECASE)
 
 
-def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
+def _git_part(use: ProgramUse, options: ProgramOptions) -> Words:
     """Judge a command of git beside its row."""
-    name, words, has, paths = use.name[4:], found.operands, found.has, use.reader.paths
+    name, words, has, paths = use.name[4:], options.operands, options.has, use.reader.paths
     if name in ("add", "stash", "stash.push"):  # takes files to where changes are shown
         whole = has("-A", "--all", "-u", "--include-untracked") or (name == "add" and not words)
         for text in ["."] if whole else [one.text for one in words if name == "add"]:
@@ -405,17 +408,17 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
 # --- files and the network ---
 
 
-def _copies(use: ProgramUse, found: ProgramOptions) -> Words:
+def _copies(use: ProgramUse, options: ProgramOptions) -> Words:
     """Judge cp, mv and install: what they read, and the files that they may replace."""
-    deep, moves, paths = "*" in found.flags, use.name == "mv", use.reader.paths
-    targets = [ShellWord(value) for value in found.values("-t", "--target-directory")]
-    sources = found.operands if targets else found.operands[:-1]
-    targets = targets or found.operands[-1:]
+    deep, moves, paths = "*" in options.flags, use.name == "mv", use.reader.paths
+    targets = [ShellWord(value) for value in options.values("-t", "--target-directory")]
+    sources = options.operands if targets else options.operands[:-1]
+    targets = targets or options.operands[-1:]
     use.paths("R" if deep else "r", sources)
     names = [os.path.basename(one.text.rstrip("/")) for one in sources if not one.glob]
     inside = [ShellWord(os.path.join(one.text, name)) for one in targets for name in names]
     use.paths("w", [*targets, *inside, *(sources if moves else ())])
-    if use.reader.written or not all(paths.is_inside(one.text, use.cwd) for one in sources):
+    if use.reader.written_files or not all(paths.is_inside(one.text, use.cwd) for one in sources):
         use.reader.writing += [paths.real(word.text, use.cwd) for word in targets]
     for word in targets:
         if moves and not paths.is_inside(word.text, use.cwd):
@@ -430,20 +433,20 @@ def _copies(use: ProgramUse, found: ProgramOptions) -> Words:
     return ()
 
 
-def _asks(use: ProgramUse, found: ProgramOptions) -> Words:
+def _asks(use: ProgramUse, options: ProgramOptions) -> Words:
     """Judge what curl and wget ask of which address, and what they send to it."""
-    headers = found.values("-H", "--header")
-    methods = {*found.values("-X", "--request", "--method")} - {"GET", "HEAD"}
+    headers = options.values("-H", "--header")
+    methods = {*options.values("-X", "--request", "--method")} - {"GET", "HEAD"}
     credential = re.compile(r"(?:proxy-)?authorization|cookie|x-.*(?:key|token)", re.IGNORECASE)
-    sends = "$" in found.flags or methods or any(map(credential.match, headers))
-    named = found.has("-O", "--remote-name", "--output-document", "--spider")
-    for url in [word.text for word in found.operands]:
+    sends = "$" in options.flags or methods or any(map(credential.match, headers))
+    names_file = options.has("-O", "--remote-name", "--output-document", "--spider")
+    for url in [word.text for word in options.operands]:
         if re.search(r"[{}\[\]]", re.sub(r"//\[[0-9a-fA-F:.]+\]", "", url)):
             use.note(UNKNOWN, "asks addresses that it makes up")
         what = "sends data" if sends else ""
         use.reader.note(*use.reader.paths.fetch(url, what))
         file = url.partition("?")[0].rpartition("/")[2] or "index.html"
-        use.paths("w", [ShellWord(file)] if named == (use.name == "curl") else ())
+        use.paths("w", [ShellWord(file)] if names_file == (use.name == "curl") else ())
     return ()
 
 
@@ -468,23 +471,24 @@ def _runs(use: ProgramUse) -> None:
     use.run(words)
 
 
-def _interpreter(use: ProgramUse, found: ProgramOptions) -> Words:
+def _interpreter(use: ProgramUse, options: ProgramOptions) -> Words:
     """Judge an interpreter: its first operand is code."""
-    if not found.operands and not found.has("--test"):
+    if not options.operands and not options.has("--test"):
         fed = use.stdin == "pipe" and use.name in ("bash", "sh", "dash", "zsh")
         use.note(HIGH if fed else UNKNOWN, "runs code that stands in the command, or is fed to it")
-    return found.operands
+    return options.operands
 
 
 def _python(use: ProgramUse) -> None:
     """Judge Python: a file of the project, or a module of it or in the table."""
     use, options = use._replace(name="python"), row("python").options
     before = [*itertools.takewhile(lambda word: word.text != "-m", use.args)]
-    found, rest = parse_options(use, options, before, stop=True), use.args[len(before) + 1 :]
-    if found.operands or len(before) == len(use.args):
-        for word in _interpreter(use, found)[:1]:
+    program_options = parse_options(use, options, before, stop=True)
+    rest = use.args[len(before) + 1 :]
+    if program_options.operands or len(before) == len(use.args):
+        for word in _interpreter(use, program_options)[:1]:
             use.runs_code(word)
-        use.arguments(found.operands[1:])
+        use.arguments(program_options.operands[1:])
         use.arguments(rest)
         return
     module = rest[0].text if rest else ""

@@ -91,13 +91,13 @@ class RiskRules(msgspec.Struct, frozen=True):
             return _risk(self._command(command, about))
         if call.name == "terminal_input":
             return _risk(_input(call.arguments))
-        found = self._arguments(call, about)
-        return None if found is None else _risk(found)
+        finding = self._arguments(call, about)
+        return None if finding is None else _risk(finding)
 
     def command(self, command: str, workdir: str | os.PathLike[str] = ".") -> Risk:
         """Judge one shell command in a folder, as a fresh shell would run it."""
-        found = self._command(command, Surroundings(workdir=os.path.realpath(workdir)))
-        return msgspec.structs.replace(_risk(found), by=self.name)
+        finding = self._command(command, Surroundings(workdir=os.path.realpath(workdir)))
+        return msgspec.structs.replace(_risk(finding), by=self.name)
 
     def _command(self, command: str, about: Surroundings) -> RiskFinding:
         reader = ScriptReader(self._paths(about), judge)
@@ -112,21 +112,21 @@ class RiskRules(msgspec.Struct, frozen=True):
             cwds = [""]
         reader.wrote = len(before) < len(about.before)
         plain = [one for one in before if shell_effect(one) != "changes"]
-        found = reader.read(command, list(dict.fromkeys(cwds)), plain)
+        finding = reader.read(command, list(dict.fromkeys(cwds)), plain)
         for one in [*ran, *before]:
             if shell_effect(one) == "changes":
-                shown = one.strip()[:80]
-                reason = f"an earlier command may have changed what this one does: {shown}"
-                return max(found, RiskFinding(UNKNOWN, reason))
-        return max(found, _environment(reader.paths, state.exported))
+                excerpt = one.strip()[:80]
+                reason = f"an earlier command may have changed what this one does: {excerpt}"
+                return max(finding, RiskFinding(UNKNOWN, reason))
+        return max(finding, _environment(reader.paths, state.exported))
 
     def _paths(self, about: Surroundings) -> ShellPaths:
         return ShellPaths(about.workdir, _home(), self.writable, about.confinement, self.hosts)
 
     def _commands(self, calls: Sequence[ToolCall]) -> list[str]:
         names = self.commands
-        found = [call.arguments.get(names[call.name]) for call in calls if call.name in names]
-        return [one for one in found if isinstance(one, str)]
+        commands = [call.arguments.get(names[call.name]) for call in calls if call.name in names]
+        return [one for one in commands if isinstance(one, str)]
 
     def _arguments(self, call: ToolCall, about: Surroundings) -> RiskFinding | None:
         """Return the highest risk of the paths and addresses among arguments; None without any."""
@@ -147,12 +147,12 @@ class RiskRules(msgspec.Struct, frozen=True):
                 path = paths.home + value[1:] if value == "~" or value.startswith("~/") else value
                 if call.name == "grep" and not changes:  # it leaves out what git ignores
                     names = _names(call.arguments.get("glob"))
-                    found = paths.read_all(path, about.workdir, names, "searches", True)
+                    finding = paths.read_all(path, about.workdir, names, "searches", True)
                 else:
-                    found = paths.judge(kind, path, about.workdir, f"{call.name} {act}")
-                reason = found.reason or f"{call.name} reads {value[:80]}"
-                findings.append(found._replace(reason=reason))
-        return max(findings, key=lambda found: found.rank, default=None)
+                    finding = paths.judge(kind, path, about.workdir, f"{call.name} {act}")
+                reason = finding.reason or f"{call.name} reads {value[:80]}"
+                findings.append(finding._replace(reason=reason))
+        return max(findings, key=lambda finding: finding.rank, default=None)
 
 
 def _names(glob: Any) -> FileNames:
@@ -185,8 +185,8 @@ def _environment(paths: ShellPaths, exported: Mapping[str, str]) -> RiskFinding:
     return least
 
 
-def _risk(found: RiskFinding) -> Risk:
-    return Risk(_LEVELS[found.rank], found.reason)
+def _risk(finding: RiskFinding) -> Risk:
+    return Risk(_LEVELS[finding.rank], finding.reason)
 
 
 def _input(arguments: Mapping[str, Any]) -> RiskFinding:
@@ -201,16 +201,16 @@ def _input(arguments: Mapping[str, Any]) -> RiskFinding:
 
 def _texts(arguments: Mapping[str, Any]) -> tuple[list[tuple[str, str]], bool]:
     """Return the texts among arguments with their keys, and whether those are all."""
-    found = list[tuple[str, str]]()
+    texts = list[tuple[str, str]]()
     stack: list[tuple[str, Any]] = list(arguments.items())
     for _ in range(_MAX_VALUES):
         if not stack:
             break
         key, value = stack.pop()
         if isinstance(value, str):
-            found.append((key.lower(), value))
+            texts.append((key.lower(), value))
         elif isinstance(value, Mapping):
             stack += list(cast("Mapping[str, Any]", value).items())
         elif isinstance(value, list):
             stack += [(key, one) for one in cast("list[Any]", value)]
-    return found, not stack
+    return texts, not stack

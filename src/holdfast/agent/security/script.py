@@ -64,21 +64,22 @@ ProgramJudge = Callable[["ScriptReader", Words, str, str], str]
 
 
 class ScriptReader:
-    """Judges one command and keeps the highest risk in `found`.
+    """Judges one command and keeps the highest risk in `highest`.
 
     Attributes:
         rearranged: Whether symlinks may be anywhere now, so that no path is known.
         wrote: Whether files may have been made since the directories were looked at.
-        written: Files whose content the commands before this one gave, and `writing` this one.
+        written_files: The files that earlier commands wrote.
+        writing: The files that the present command writes.
         feeds: The words of the programs before this one in its pipeline.
     """
 
     def __init__(self, paths: ShellPaths, judge: ProgramJudge) -> None:
         self.paths, self.judge = paths, judge
-        self.found, self.rearranged, self.wrote = RiskFinding(LOW), False, False
+        self.highest, self.rearranged, self.wrote = RiskFinding(LOW), False, False
         self.feeds = list[Words]()
-        self.written, self.writing = list[str](), list[str]()
-        self._left = _MAX_CALLS
+        self.written_files, self.writing = list[str](), list[str]()
+        self._calls_left = _MAX_CALLS
 
     def read(self, command: str, cwds: Sequence[str], before: Sequence[str] = ()) -> RiskFinding:
         """Judge a command that begins in one of `cwds` ("": not known), after those `before` it."""
@@ -87,32 +88,32 @@ class ScriptReader:
         try:
             for one in before:
                 cwds = self._script(grammar.parse(one, self.paths.home), cwds)
-                self.wrote, self.found = self.wrote or self.found.rank > LOW, RiskFinding(LOW)
-                self.written.clear()
+                self.wrote, self.highest = self.wrote or self.highest.rank > LOW, RiskFinding(LOW)
+                self.written_files.clear()
             cwds = self._script(grammar.parse(command, self.paths.home), cwds)
         except (UnjudgedCommand, OSError, ValueError) as reason:
             self.note(UNKNOWN, f"what it does was not judged: {reason}")
         if self.paths.workdir and not all(map(self.paths.inside, filter(None, cwds))):
             self.note(MEDIUM, "leaves the shell outside of the working directory")
-        return self.found
+        return self.highest
 
     def note(self, rank: int, reason: str) -> None:
         """Keep this risk if it is higher than the present one."""
-        if rank > self.found.rank or not self.found.reason:
-            self.found = RiskFinding(rank, reason)
+        if rank > self.highest.rank or not self.highest.reason:
+            self.highest = RiskFinding(rank, reason)
 
     def use_path(
         self, word: ShellWord, cwd: str, kind: str, act: str, names: FileNames | None = None
     ) -> None:
         """Judge the use of a path: of a `kind` of `ShellPaths.judge`, or to "delete" it with all
         that is in it. With `names` all files are read that have these names in a folder."""
-        path, paths, shown = word.text, self.paths, repr(word.text[:80])
+        path, paths, label = word.text, self.paths, repr(word.text[:80])
         if path and min(path) <= grammar.JOB:
             self.note(UNKNOWN, f"{act} what is not known beforehand")
         if self.rearranged and kind != "use" and not path.startswith(("/usr/", "/dev/null")):
-            self.note(UNKNOWN, f"{act} {shown} after a command that may have made a link of it")
+            self.note(UNKNOWN, f"{act} {label} after a command that may have made a link of it")
         elif not cwd and not path.startswith("/"):
-            self.note(UNKNOWN, f"{act} {shown} in a folder that is not known beforehand")
+            self.note(UNKNOWN, f"{act} {label} in a folder that is not known beforehand")
         self.note(*paths.judge("write" if kind == "delete" else kind, path, cwd, act))
         if word.glob:
             self.note(*paths.judge_glob(kind, path, cwd, act))
@@ -130,7 +131,7 @@ class ScriptReader:
     def odd_names(self, word: ShellWord, cwd: str) -> int:
         """Return whether a pattern may become several words (1), or an option (2)."""
         folder, names, deep = split_glob(word.text)
-        unknown = self.wrote or self.rearranged or self.found.rank > LOW or not cwd
+        unknown = self.wrote or self.rearranged or self.highest.rank > LOW or not cwd
         return (
             2 if unknown else self.paths.scan(self.paths.real(folder, cwd), names, deep, True).odd
         )
@@ -151,12 +152,12 @@ class ScriptReader:
 
     def _pipeline(self, pipeline: grammar.ShellPipeline, cwd: str) -> Sequence[str]:
         """Judge the commands of a pipeline. Return the folders that it may leave the shell in."""
-        outer, after, written = self.feeds, list[str](), len(self.written)
+        outer, after, count = self.feeds, list[str](), len(self.written_files)
         for _ in range(2):
             self.feeds = []
             for index, call in enumerate(pipeline.calls):
                 after = self._call(call, cwd, "pipe" if index else "")
-            if len(pipeline.calls) == 1 or len(self.written) == written:
+            if len(pipeline.calls) == 1 or len(self.written_files) == count:
                 break  # otherwise its first command may run what its last one writes
         self.feeds = outer
         return [cwd] if len(pipeline.calls) > 1 or pipeline.background else after
@@ -170,15 +171,15 @@ class ScriptReader:
                 raise UnjudgedCommand("it goes through files whose names are not known")
             self.feeds.append(())
             return self._script(call.loop, [cwd])
-        self._left -= 1
-        if self._left < 0:
+        self._calls_left -= 1
+        if self._calls_left < 0:
             raise UnjudgedCommand("it has more parts than are judged")
         for name, value in call.variables:
             for folder in value.split(":") if name == "PYTHONPATH" else ():
                 inside = self.paths.is_inside(folder or ".", cwd or "/")
                 self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {folder[:80]}")
         after = self.judge(self, call.words, cwd, stdin) if call.words else cwd
-        self.written, self.writing = [*self.written, *self.writing], []
+        self.written_files, self.writing = [*self.written_files, *self.writing], []
         fed = any(redirect.operator[0] == "<" for redirect in call.redirects)
         self.feeds.append(() if fed else call.words)
         return [after]
@@ -227,7 +228,7 @@ class ProgramRow(NamedTuple):
 def rows() -> Mapping[str, ProgramRow]:
     """Return the table by the names of programs, of those with commands (`git.`), and of these
     commands (`git.log`)."""
-    found: dict[str, ProgramRow] = {}
+    by_name: dict[str, ProgramRow] = {}
     text = re.sub(r"(,?)\n +", lambda match: match[1] or " ", table.PROGRAMS)
     for line in filter(None, re.split(r"\n| \| ", text)):
         names, kind, *rest = line.split(" ", 2)
@@ -236,10 +237,10 @@ def rows() -> Mapping[str, ProgramRow]:
         letters = kind.rstrip("+@!~^%")
         row = ProgramRow(letters, kind[len(letters) :], rest[0] if rest else "")
         for program, *commands in parts:
-            found[".".join([program, *commands])] = row
+            by_name[".".join([program, *commands])] = row
             if commands:
-                found.setdefault(f"{program}.", ProgramRow())
-    return found
+                by_name.setdefault(f"{program}.", ProgramRow())
+    return by_name
 
 
 def row(name: str) -> ProgramRow:
@@ -250,17 +251,17 @@ def row(name: str) -> ProgramRow:
 class ProgramOptions(NamedTuple):
     """The options of a program with their values (or ""), its operands, and its options' flags."""
 
-    given: list[tuple[str, str]]
+    pairs: list[tuple[str, str]]
     operands: list[ShellWord]
     flags: set[str]
 
     def has(self, *names: str) -> bool:
         """Return whether one of these options is there."""
-        return any(name in names for name, _ in self.given)
+        return any(name in names for name, _ in self.pairs)
 
     def values(self, *names: str) -> list[str]:
         """Return the values of these options."""
-        return [value for name, value in self.given if name in names]
+        return [value for name, value in self.pairs if name in names]
 
 
 class ProgramUse(NamedTuple):
@@ -289,10 +290,10 @@ class ProgramUse(NamedTuple):
 
     def paths(self, kind: str, words: Words, what: str = "", names: FileNames = ALL_FILES) -> None:
         """Judge the use of these paths by a letter; `R` reads files with these names."""
-        act, shown = _ACTS[kind]
+        act, verb = _ACTS[kind]
         for word in words:
             reads = names if kind == "R" else None
-            self.reader.use_path(word, self.cwd, act, f"{self.name} {what or shown}", reads)
+            self.reader.use_path(word, self.cwd, act, f"{self.name} {what or verb}", reads)
             if kind == "w" and self.name in table.WRITERS:
                 self.reader.writing.append(self.reader.paths.real(word.text, self.cwd))
 
@@ -300,7 +301,7 @@ class ProgramUse(NamedTuple):
         """Note code that the command itself has written, since nobody has seen it: this file, or
         any other that may be code if the file is not `alone`."""
         real = self.reader.paths.real(path, self.cwd).lower() if path else ""
-        for one in self.reader.written:
+        for one in self.reader.written_files:
             if one.lower() == real or not (alone or _DATA.fullmatch(one)):
                 self.note(UNKNOWN, "runs what this command has written")
 
@@ -372,18 +373,20 @@ class ProgramUse(NamedTuple):
 def _option_specs(text: str) -> Mapping[str, tuple[str, str, str]]:
     """Return the options of a row: how each takes a value, the value's kind, and a flag."""
     # A letter that may stand with others in one word has no dash, and is there a second time.
-    found: dict[str, tuple[str, str, str]] = dict.fromkeys(("--help", "--version"), ("", "", ""))
+    by_option: dict[str, tuple[str, str, str]] = dict.fromkeys(
+        ("--help", "--version"), ("", "", "")
+    )
     for token in text.split():
         if token[0] == "&":
-            found |= _option_specs(table.GROUPS[token[1:]])
+            by_option |= _option_specs(table.GROUPS[token[1:]])
         elif token == "#":
-            found["#"] = ("", "", "")
+            by_option["#"] = ("", "", "")
         elif match := _OPTION.fullmatch(token):
             dash, names, *spec = match.groups()
             keys = [f"-{one}" for one in names] + list(names) if dash == "-" else [f"--{names}"]
             keys = [f"-{names}"] if dash == ":" else keys
-            found |= dict.fromkeys(keys, (spec[0], spec[1], spec[2]))
-    return found
+            by_option |= dict.fromkeys(keys, (spec[0], spec[1], spec[2]))
+    return by_option
 
 
 def parse_options(
@@ -391,17 +394,17 @@ def parse_options(
 ) -> ProgramOptions:
     """Take words apart as getopt does by the `options` of a row, and note what those do; with
     `stop` the first operand ends them."""
-    allowed, found = _option_specs(options), ProgramOptions([], [], set())
+    allowed, result = _option_specs(options), ProgramOptions([], [], set())
     rest = list(reversed(words))
     while rest:
         word = rest.pop()
         text = word.text
-        if text == "--" or (stop and found.operands):
-            rest += [word] if stop and found.operands else []
-            found.operands.extend(reversed(rest))
+        if text == "--" or (stop and result.operands):
+            rest += [word] if stop and result.operands else []
+            result.operands.extend(reversed(rest))
             break
         if text[:1] != "-" or text == "-":
-            found.operands.append(word)
+            result.operands.append(word)
             continue
         name, equals, value = text.partition("=")
         if name not in allowed and not text.startswith("--"):
@@ -410,7 +413,7 @@ def parse_options(
             # Letters: the first that takes a value takes what is left of the word.
             place = 1
             while (spec := allowed.get(text[place])) and not spec[0] and text[place + 1 :]:
-                _add_option(use, found, f"-{text[place]}", spec, "")
+                _add_option(use, result, f"-{text[place]}", spec, "")
                 place += 1
             name, value = f"-{text[place]}", text[place + 1 :]
             name, equals = name if text[place] in allowed else text, value
@@ -424,18 +427,18 @@ def parse_options(
             if following.glob:
                 use.note(UNKNOWN, "has an option whose value is not known beforehand")
             value = following.text
-        _add_option(use, found, name, spec, value)
-    return found
+        _add_option(use, result, name, spec, value)
+    return result
 
 
 def _add_option(
-    use: ProgramUse, found: ProgramOptions, name: str, spec: tuple[str, str, str], value: str
+    use: ProgramUse, options: ProgramOptions, name: str, spec: tuple[str, str, str], value: str
 ) -> None:
     """Add an option, and note what it does, also with its value."""
     if spec[2] in ("^", "+"):
         use.note(HIGH if spec[2] == "^" else MEDIUM, f"has {name}, which changes something")
-    found.flags.add(spec[2])
-    found.given.append((name, value))
+    options.flags.add(spec[2])
+    options.pairs.append((name, value))
     if spec[1] and value:
         use.operand(spec[1], ShellWord(value))
 
@@ -474,5 +477,5 @@ def changes_shell(words: Words) -> bool:
         )
     if (form := _HARMLESS_FORMS.get(name.text)) is None:
         return name.text in _CHANGERS
-    known = not any(word.glob for word in (rest[:1] if name.text == "printf" else rest))
-    return not known or not re.fullmatch(form, "\n".join(texts))
+    literal = not any(word.glob for word in (rest[:1] if name.text == "printf" else rest))
+    return not literal or not re.fullmatch(form, "\n".join(texts))
