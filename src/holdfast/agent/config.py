@@ -54,9 +54,9 @@ from holdfast.tools.config.shapes import (
     Key,
     Later,
     ListOf,
-    Made,
     MapOf,
     Number,
+    ObjectShape,
     Section,
     Shape,
     Unbuilt,
@@ -98,8 +98,8 @@ _TEXT_OR_FILE = Either(
     ),
     what="a text, or {file: path}",
 )
-_PROMPT = Made(_TEXT_OR_FILE, _read_text)
-_NOTES = ListOf(Made(_TEXT_OR_FILE, _find_note), "a list of texts")
+_PROMPT = ObjectShape(_TEXT_OR_FILE, _read_text)
+_NOTES = ListOf(ObjectShape(_TEXT_OR_FILE, _find_note), "a list of texts")
 _SKILL_KEYS = {
     "name": Key(NONEMPTY, "Its name.", required=True),
     "description": Key(TEXT, "Its purpose."),
@@ -141,7 +141,7 @@ def _dump_skills(skills: Skills, where: str, dumper: Dumper) -> dict[str, Any]:
 
 _SKILLS_SECTION = Section("skills", "skills", _SKILLS_KEYS)
 _SKILLS_FORM = Either(list=_FOLDERS, map=_SKILLS_SECTION, what="a list of folders, or a mapping")
-_SKILLS = Made(_SKILLS_FORM, _make_skills, _dump_skills)
+_SKILLS = ObjectShape(_SKILLS_FORM, _make_skills, _dump_skills)
 
 
 def _make_instructions(data: Any, place: SourceLocation, loader: AgentLoader) -> Instructions:
@@ -158,7 +158,7 @@ _INSTRUCTIONS_KEYS = {
     "names": Key(NAMES, "Names of the files, of which a folder's first is read."),
     "texts": Key(MapOf(TEXT, "a mapping of paths to texts"), "Their texts by relative path."),
 }
-_INSTRUCTIONS = Made(
+_INSTRUCTIONS = ObjectShape(
     Either(
         text=NONEMPTY,
         map=Section("instructions", "instructions", _INSTRUCTIONS_KEYS),
@@ -182,7 +182,7 @@ def _make_output(data: Any, place: SourceLocation, loader: AgentLoader) -> Any:
     return Output(data, untrusted=True)
 
 
-_OUTPUT = Made(
+_OUTPUT = ObjectShape(
     Either(
         text=NONEMPTY,
         map=PARAMETERS,
@@ -257,7 +257,7 @@ def _dump_tools(agent: Any, where: str, dumper: Dumper) -> dict[str, Any] | None
 
 
 _TOOLS_FORM = Either(text=NONEMPTY, map=Raw(TOOLS), what="a tool config, or the path of one")
-_TOOLS = Made(_TOOLS_FORM, _make_tools, _dump_tools)
+_TOOLS = ObjectShape(_TOOLS_FORM, _make_tools, _dump_tools)
 
 # --- other agents ---
 
@@ -310,9 +310,9 @@ class OtherAgent(Shape, frozen=True):
         if value is None and self.or_none:
             return None
         if isinstance(value, str):
-            return Made(NONEMPTY, _read_sub_agent).read(value, place)
+            return ObjectShape(NONEMPTY, _read_sub_agent).read(value, place)
         if isinstance(value, Map):
-            sub_agent = Made(_SUB_AGENT, _make_sub_agent)
+            sub_agent = ObjectShape(_SUB_AGENT, _make_sub_agent)
             return (sub_agent if "prompt" in value else AGENT).read(value, place)
         more = ", or null for one that the conversation knows" if self.or_none else ""
         raise place.error(
@@ -339,7 +339,7 @@ def _make_others(data: dict[str, Any], place: SourceLocation, loader: Any) -> di
     return data
 
 
-def _others(or_none: bool = False) -> Made:
+def _others(or_none: bool = False) -> ObjectShape:
     shape = MapOf(OtherAgent(or_none), "a mapping of names to agents")
 
     def dump(directory: Any, where: str, dumper: Dumper) -> dict[str, Any]:
@@ -348,7 +348,7 @@ def _others(or_none: bool = False) -> Made:
             entries[name]["description"] = dumper.text(where, text)
         return entries
 
-    return Made(shape, _make_others, dump)
+    return ObjectShape(shape, _make_others, dump)
 
 
 # --- the agent ---
@@ -392,7 +392,7 @@ _KEYS = {
     "tools": Key(_TOOLS, "A tool config, or the path of one."),
     "skills": Key(_SKILLS, "Folders of skills; earlier ones take precedence."),
     "plugins": Key(
-        Made(
+        ObjectShape(
             ListOf(NONEMPTY, "a list of folders"),
             lambda data, place, loader: [str(loader.path(folder)) for folder in data],
             lambda one, at, dumper: None,
@@ -425,7 +425,7 @@ _KEYS = {
     "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
     "stuck": Key(struct_shape(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
     "code": Key(
-        Made(
+        ObjectShape(
             Either(
                 other=FLAG, map=struct_shape(_CODE, CodeMode), what="true, or a mapping of limits"
             ),
@@ -445,7 +445,7 @@ _KEYS = {
     "description": Key(TEXT, "Its purpose, for agents that delegate or hand over to it."),
     "handoffs": Key(_others(True), "Agents that can take over; null: one of the conversation's."),
     "models": Key(
-        Made(
+        ObjectShape(
             MODELS_BY_NAME,
             lambda data, place, loader: data,
             lambda one, at, dumper: MODELS_BY_NAME.dump(one.by_name, at, dumper),

@@ -29,9 +29,9 @@ from holdfast.tools.config.shapes import (
     Key,
     Later,
     ListOf,
-    Made,
     MapOf,
     Number,
+    ObjectShape,
     Section,
     Shape,
     Text,
@@ -416,11 +416,11 @@ _MODEL_KINDS = {
 }
 _MODEL = Variants("model", "a model", _MODEL_KINDS)
 _MODEL_FORM = Either(text=NONEMPTY, map=_MODEL, what="a model's name or a mapping")
-ONE_MODEL = Made(_MODEL_FORM, _make_model, _dump_model)
+ONE_MODEL = ObjectShape(_MODEL_FORM, _make_model, _dump_model)
 MODELS = Either(
     text=ONE_MODEL,
     map=ONE_MODEL,
-    list=Made(
+    list=ObjectShape(
         ListOf(ONE_MODEL),
         lambda data, place, loader: data[0] if len(data) == 1 else FallbackLLM(data),
     ),
@@ -492,12 +492,12 @@ class Confirmation(Shape, frozen=True):
             if isinstance(value.get("strictest"), Seq):
                 if len(value) > 1:
                     raise place.error("strictest stands alone; put other policies into its list.")
-                members = Made(ListOf(self), lambda data, at, loader: Strictest(data))
+                members = ObjectShape(ListOf(self), lambda data, at, loader: Strictest(data))
                 return members.read(value["strictest"], value.places["strictest"])
             if "judge" in value and value["judge"] not in _VERDICTS:
                 return struct_shape(_JUDGE, security.LLMJudge).read(value, place)
             if isinstance(value.get("use"), str) and value["use"] not in _VERDICTS:
-                used = Made(_PART, lambda data, at, loader: loader.use(data, at))
+                used = ObjectShape(_PART, lambda data, at, loader: loader.use(data, at))
                 return used.read(value, place)
         return _POLICY.read(value, place)
 

@@ -38,12 +38,12 @@ def wrong(argument: str, form: str, value: object, hint: str = "") -> Configurat
     return ConfigurationError(f"{argument} takes {form}, not {value!r}.{hint}")
 
 
-def require(what: str, given: Any, *checks: tuple[str, bool, str]) -> None:
-    """Raise `ConfigurationError` for the first attribute of `given` that does not fit. A check is
+def require(what: str, value: Any, *checks: tuple[str, bool, str]) -> None:
+    """Raise `ConfigurationError` for the first attribute of `value` that does not fit. A check is
     the attribute's name, True if its value fits, and a description of the values that do."""
     for name, fits, takes in checks:
         if not fits:
-            raise wrong(f"{what}: {name}", takes, getattr(given, name))
+            raise wrong(f"{what}: {name}", takes, getattr(value, name))
 
 
 def is_async(function: Any) -> bool:

@@ -103,11 +103,11 @@ class Seq(list[Any]):
         return list(zip(self, self.places, strict=True))
 
 
-def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
+def did_you_mean(name: str, candidates: Iterable[str], form: str = "{!r}") -> str:
     """Return the sentence that names the nearest known name, with a space before it, or ""."""
     from difflib import get_close_matches  # for mistakes alone
 
-    names = list(known)
+    names = list(candidates)
     near = [*get_close_matches(name, names, 1), *get_close_matches(name.lower(), names, 1)]
     return f" Did you mean {form.format(near[0])}?" if near else ""
 
@@ -161,13 +161,13 @@ def _tree(value: Any, place: SourceLocation) -> Any:
         if isinstance(value, os.PathLike):
             return os.fspath(cast("os.PathLike[str]", value))
         if isinstance(value, Mapping):
-            found = Map(place)
+            result = Map(place)
             for key, member in cast("Mapping[Any, Any]", value).items():
                 if not isinstance(key, str):
                     raise place.error(f"a key must be a string, not {key!r}.")
                 at = place.at(key)
-                found.put(key, copied(member, at, depth + 1), at)
-            return found
+                result.put(key, copied(member, at, depth + 1), at)
+            return result
         if isinstance(value, list | tuple):
             members = [(one, place.at(i)) for i, one in enumerate(cast("list[Any]", value))]
             return Seq(place, [(copied(one, at, depth + 1), at) for one, at in members])
@@ -182,8 +182,8 @@ def _tree(value: Any, place: SourceLocation) -> Any:
 def _without_comments(text: str) -> str:
     """Return a JSON text without comments and trailing commas, which editors' settings have. Its
     lines stay. Both patterns take linear time."""
-    text = _COMMENT.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)
-    return _TRAILING_COMMA.sub(lambda found: found[1] or " ", text)
+    text = _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)
+    return _TRAILING_COMMA.sub(lambda match: match[1] or " ", text)
 
 
 def read_json(text: str, place: SourceLocation) -> Any:
@@ -191,12 +191,12 @@ def read_json(text: str, place: SourceLocation) -> Any:
     `ConfigurationError`, with the line of a syntax error."""
 
     def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in members:
                 raise place.error(f"the key {key!r} is there twice.")
-            found[key] = value
-        return found
+            members[key] = value
+        return members
 
     def refuse_constant(text: str) -> Any:
         raise place.error(f"{text} is not JSON.")
@@ -279,7 +279,7 @@ def read_yaml(text: str, place: SourceLocation, *, texts: bool = False) -> Any:
             places = [place.at(i, one.start_mark.line + 1) for i, one in enumerate(node.value)]
             values = [build(*pair, depth + 1) for pair in zip(node.value, places, strict=True)]
             return Seq(here, zip(values, places, strict=True))
-        found = Map(here)
+        result = Map(here)
         for key_node, member in node.value:
             at = place._replace(line=key_node.start_mark.line + 1)
             key = build(key_node, at, depth + 1)
@@ -290,12 +290,12 @@ def read_yaml(text: str, place: SourceLocation, *, texts: bool = False) -> Any:
             if key == "<<" and key_node.tag == "plain":
                 raise at.error("merge keys ('<<') are not read; write the keys themselves.")
             inner = place.at(key, at.line)
-            if key in found:
+            if key in result:
                 raise inner.error(
-                    f"the key {key!r} is there twice, first on line {found.places[key].line}."
+                    f"the key {key!r} is there twice, first on line {result.places[key].line}."
                 )
-            found.put(key, build(member, inner, depth + 1), inner)
-        return found
+            result.put(key, build(member, inner, depth + 1), inner)
+        return result
 
     try:
         reader: Any = _Loader(text)

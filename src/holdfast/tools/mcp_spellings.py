@@ -96,10 +96,10 @@ def normalize_servers(config: Any) -> Any:
     if not isinstance(config, Mapping):
         return config
     notes: list[str] = []
-    found: dict[Any, Any] = {}
+    normalized: dict[Any, Any] = {}
     for name, entry in cast("Mapping[Any, Any]", config).items():
         if not isinstance(name, str) or not isinstance(entry, Mapping):
-            found[name] = entry
+            normalized[name] = entry
             continue
         try:
             present = normalize_entry(cast("Mapping[str, Any]", entry))
@@ -111,13 +111,13 @@ def normalize_servers(config: Any) -> Any:
         id = normalize_id(name)
         if id != name:
             notes.append(f"{name!r} is named {id!r} here")
-        if id in found:
+        if id in normalized:
             raise ConfigurationError(f"MCP server {name!r}: there are two servers named {id!r}.")
-        found[id] = {key: value for key, value, _ in present.members}
+        normalized[id] = {key: value for key, value, _ in present.members}
         notes += [f"{id}: {note}" for note in present.notes]
     if notes:
         _log.warning("MCP servers of another program: %s.", "; ".join(notes))
-    return found
+    return normalized
 
 
 def _inner(config: Any) -> Any:
@@ -163,4 +163,4 @@ def _is_server(value: Any) -> bool:
 
 def placeholders(texts: Iterable[str]) -> list[str]:
     """Return the placeholders in texts, which other programs fill, each once."""
-    return list(dict.fromkeys(found for text in texts for found in _PLACEHOLDER.findall(text)))
+    return list(dict.fromkeys(name for text in texts for name in _PLACEHOLDER.findall(text)))

@@ -137,13 +137,13 @@ def _translate(pattern: str) -> tuple[str, int]:
     return "".join(out), sum(map(sum, groups))
 
 
-def _escape(pattern: str, at: int, known: dict[str, str]) -> tuple[str, int, int]:
+def _escape(pattern: str, at: int, escapes: dict[str, str]) -> tuple[str, int, int]:
     """Translate the escape at `at`. Return it, its states, and the position behind it."""
     char = pattern[at + 1 : at + 2]
     if not char:
         raise UnsupportedPattern("it ends with a backslash")
-    if char in known:
-        return known[char], 1, at + 2
+    if char in escapes:
+        return escapes[char], 1, at + 2
     if char == "0" and not pattern[at + 2 : at + 3].isdigit():
         return r"\x00", 1, at + 2
     if char.isdigit() or char == "k":

@@ -38,14 +38,14 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     delay: float = 0.5
 
     def __post_init__(self) -> None:
-        given: Any = self  # callers are not all typed
-        whole = isinstance(given.max_retries, int) and given.max_retries >= 0
-        seconds = isinstance(given.delay, int | float) and given.delay >= 0
-        known = given.backoff in ("none", "fixed", "exponential")
+        untyped: Any = self  # callers are not all typed
+        whole = isinstance(untyped.max_retries, int) and untyped.max_retries >= 0
+        seconds = isinstance(untyped.delay, int | float) and untyped.delay >= 0
+        backoff_fits = untyped.backoff in ("none", "fixed", "exponential")
         require(
             "RetryPolicy",
             self,
             ("max_retries", whole, "a number from 0"),
-            ("backoff", known, "'none', 'fixed' or 'exponential'"),
+            ("backoff", backoff_fits, "'none', 'fixed' or 'exponential'"),
             ("delay", seconds, "a number of seconds from 0"),
         )

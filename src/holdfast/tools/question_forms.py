@@ -16,16 +16,16 @@ _MAX_SCHEMA_BYTES = 100_000  # as JSON; a form for a person has a few hundred
 
 def check_form(schema: Any) -> dict[str, Any]:
     """Return a copy of a form's schema. Raises `ConfigurationError` if it is not a form."""
-    given = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else {"type": ""}
-    if given.get("type", "object") != "object":
+    source = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else {"type": ""}
+    if source.get("type", "object") != "object":
         raise ConfigurationError(
             "ask: schema takes the JSON Schema of an object, such as {'type': 'object',"
             " 'properties': {...}}."
         )
-    found = _copy("ask: schema", given)
-    if len(json.dumps(found)) > _MAX_SCHEMA_BYTES:
+    form = _copy("ask: schema", source)
+    if len(json.dumps(form)) > _MAX_SCHEMA_BYTES:
         raise ConfigurationError(f"ask: schema takes at most {_MAX_SCHEMA_BYTES:,} bytes of JSON.")
-    listed = found.get("properties", {})
+    listed = form.get("properties", {})
     if not isinstance(listed, dict) or not all(
         isinstance(field, dict) for field in cast("dict[str, Any]", listed).values()
     ):
@@ -33,12 +33,12 @@ def check_form(schema: Any) -> dict[str, Any]:
             "ask: schema has properties that are not a mapping of names to schemas."
         )
     try:
-        from_json_schema("form", found, untrusted=True)({})
+        from_json_schema("form", form, untrusted=True)({})
     except ToolError:  # fields are required; the schema was applied, which is all this checks
         pass
     except ConfigurationError as error:
         raise ConfigurationError(f"ask: schema cannot be used. {error}") from error
-    return found
+    return form
 
 
 def form_fields(schema: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
@@ -53,9 +53,9 @@ def is_secret(field: Mapping[str, Any]) -> bool:
 
 def mask_secrets(schema: Mapping[str, Any] | None, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `values` in which secret values are `***`."""
-    known = form_fields(schema)
+    fields = form_fields(schema)
     return {
-        name: HIDDEN if is_secret(known.get(name, {})) else value for name, value in values.items()
+        name: HIDDEN if is_secret(fields.get(name, {})) else value for name, value in values.items()
     }
 
 
@@ -87,26 +87,27 @@ def complete_answer(
         if answer:
             raise ConfigurationError(f"{what} takes True, or None to decline: it has no form.")
         return {}
-    known = form_fields(schema)
-    found = default_values(schema) | _copy(what, cast("Mapping[str, Any]", answer))
-    found = {name: found[name] for name in known if name in found} | found  # in the form's order
+    fields = form_fields(schema)
+    form_values = default_values(schema) | _copy(what, cast("Mapping[str, Any]", answer))
+    in_order = {name: form_values[name] for name in fields if name in form_values}
+    form_values = in_order | form_values
 
     def explain(_: str, __: Mapping[str, Any], problems: list[str]) -> ConfigurationError:
         messages: list[str] = []
         for problem in dict.fromkeys(problems):
             name, colon, _ = problem.partition(": ")
-            hidden = colon and is_secret(known.get(name.partition(".")[0], {}))
-            shown = problem.replace("arguments: ", "", 1)
-            shown = shown.replace("one of its parameters", "one of its fields")
-            messages.append(f"{name}: the value does not fit" if hidden else shown)
+            hidden = colon and is_secret(fields.get(name.partition(".")[0], {}))
+            text = problem.replace("arguments: ", "", 1)
+            text = text.replace("one of its parameters", "one of its fields")
+            messages.append(f"{name}: the value does not fit" if hidden else text)
         return ConfigurationError(
             f"{what} does not fit: {'; '.join(messages[:5]).rstrip('.')}. It takes:"
-            f" {', '.join(known) or 'no values'}."
+            f" {', '.join(fields) or 'no values'}."
         )
 
-    closed = None if schema.get("additionalProperties") or not known else frozenset(known)
+    closed = None if schema.get("additionalProperties") or not fields else frozenset(fields)
     try:
-        return from_json_schema("form", dict(schema), closed, explain, untrusted=True)(found)
+        return from_json_schema("form", dict(schema), closed, explain, untrusted=True)(form_values)
     except ToolError as error:
         raise ConfigurationError(f"{what}: {error}") from error
 

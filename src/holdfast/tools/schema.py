@@ -65,8 +65,10 @@ class Parameters:
         for name, parameter in signature.parameters.items():
             if name in bound:
                 continue
-            given: Any = parameter.annotation
-            annotation = hints.get(name, Any if given is parameter.empty else given)
+            raw_annotation: Any = parameter.annotation
+            annotation = hints.get(
+                name, Any if raw_annotation is parameter.empty else raw_annotation
+            )
             if parameter.kind is parameter.VAR_KEYWORD:
                 self.takes_any = True
             elif _is_context(annotation):
@@ -78,9 +80,9 @@ class Parameters:
                 self.context = name
             elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 is_many = parameter.kind is parameter.VAR_POSITIONAL
-                shown = f"*{name} takes" if is_many else f"{name!r} is"
+                subject = f"*{name} takes" if is_many else f"{name!r} is"
                 raise ConfigurationError(
-                    f"Tool {tool!r}: callback parameter {shown} positional"
+                    f"Tool {tool!r}: callback parameter {subject} positional"
                     f"{' arguments' if is_many else '-only'}; arguments of tools are named. Give it"
                     f" {'a parameter that is a list' if is_many else 'a plain parameter'}."
                 )
@@ -206,10 +208,10 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
             for item in problems
             if item["type"].endswith("_type")  # such as list_type, dict_type, model_type
         ]
-        changed = _convert_strings(arguments, mismatches)
-        if changed is not None:
+        converted = _convert_strings(arguments, mismatches)
+        if converted is not None:
             try:
-                return validate_python(changed)
+                return validate_python(converted)
             except failure as second:
                 problems = second.errors(include_url=False)
         raise validation_error(tool, schema, [*map(_pydantic_problem, problems)]) from None
@@ -241,8 +243,8 @@ def check_schema(
             f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}."
         )
     try:
-        given = dict(cast("Mapping[str, Any]", schema))
-        copy: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False))
+        source = dict(cast("Mapping[str, Any]", schema))
+        copy: dict[str, Any] = json.loads(json.dumps(source, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"Tool {tool!r}: {argument} is not JSON: {error}.") from None
     for kind in as_list(copy.get("type", "object")):
@@ -297,7 +299,7 @@ def wrap_schema(name: str, schema: dict[str, Any], required: bool) -> dict[str, 
 def from_json_schema(
     tool: str,
     schema: dict[str, Any],
-    known: Set[str] | None = None,
+    names: Set[str] | None = None,
     explain: Explain | None = None,
     untrusted: bool = False,
 ) -> Validate:
@@ -307,7 +309,7 @@ def from_json_schema(
     one. It raises `ConfigurationError` for a schema that is malformed or cannot be applied.
 
     Args:
-        known: The permitted names; None permits all names.
+        names: The permitted names; None permits all names.
         explain: Makes the error for `(tool, schema, problems)`; None makes a `ToolValidationError`.
         untrusted: True if the schema comes from outside. Then patterns that have no linear time are
             not enforced (see `holdfast.tools.untrusted`).
@@ -331,15 +333,17 @@ def from_json_schema(
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         problems = problems_of(arguments)
         for _ in range(4):  # a string may hold an object whose values are quoted too
-            changed = _convert_strings(arguments, _type_mismatches(problems)) if problems else None
-            if changed is None:
+            converted = (
+                _convert_strings(arguments, _type_mismatches(problems)) if problems else None
+            )
+            if converted is None:
                 break
-            arguments = changed
+            arguments = converted
             problems = problems_of(arguments)
         messages = [_jsonschema_problem(problem) for problem in problems]
-        if known is not None and not problems and not known >= arguments.keys():
+        if names is not None and not problems and not names >= arguments.keys():
             messages = [
-                f"{name} is not one of its parameters" for name in arguments if name not in known
+                f"{name} is not one of its parameters" for name in arguments if name not in names
             ]
         if messages:
             raise (explain or validation_error)(tool, schema, messages)
@@ -396,12 +400,12 @@ def _type_mismatches(problems: list[Any]) -> list[Mismatch]:
     mismatches: list[Mismatch] = []
     for problem in problems:
         parts: list[Any] = problem.context if problem.validator in ("anyOf", "oneOf") else [problem]
-        wanted: list[str] = []
+        type_names: list[str] = []
         for part in parts:
             if part.validator == "type" and part.absolute_path == problem.absolute_path:
-                wanted += as_list(part.validator_value)
-        if wanted:
-            mismatches.append((list(problem.absolute_path), problem.instance, wanted))
+                type_names += as_list(part.validator_value)
+        if type_names:
+            mismatches.append((list(problem.absolute_path), problem.instance, type_names))
     return mismatches
 
 
@@ -411,8 +415,8 @@ def _convert_strings(
     """Convert strings to the required types where nothing is lost, since models often quote numbers
     and whole objects. Returns None if nothing was converted."""
     converted: dict[str, Any] | None = None
-    for path, text, wanted in mismatches:
-        value = _parse_as(text, wanted) if isinstance(text, str) else None
+    for path, text, type_names in mismatches:
+        value = _parse_as(text, type_names) if isinstance(text, str) else None
         if value is not None:
             converted = _replace_at(converted or arguments, path, text, value[0])
     return converted
@@ -440,13 +444,13 @@ _TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _parse_as(text: str, wanted: Sequence[str]) -> tuple[Any] | None:
+def _parse_as(text: str, type_names: Sequence[str]) -> tuple[Any] | None:
     word = text.strip()
     try:
         value = json.loads(word.lower() if word.lower() in ("true", "false") else word)
     except (ValueError, RecursionError):
         return None
-    fits = any(_TYPE_CHECKS[kind](value) for kind in wanted if kind in _TYPE_CHECKS)
+    fits = any(_TYPE_CHECKS[kind](value) for kind in type_names if kind in _TYPE_CHECKS)
     return (value,) if fits else None
 
 
@@ -498,14 +502,14 @@ def map_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]])
         return [map_schemas(item, change) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
         if key in _SCHEMAS_BY_NAME and isinstance(value, dict):
-            named = cast("dict[str, Any]", value).items()
-            found[key] = {name: map_schemas(item, change) for name, item in named}
+            members = cast("dict[str, Any]", value).items()
+            result[key] = {name: map_schemas(item, change) for name, item in members}
         else:
-            found[key] = value if key in _DATA else map_schemas(value, change)
-    return change(found)
+            result[key] = value if key in _DATA else map_schemas(value, change)
+    return change(result)
 
 
 def without_titles(schema: Any) -> Any:

@@ -192,7 +192,7 @@ class _Inspection:
     def __init__(self, root: dict[str, Any]) -> None:
         self.places: list[_Place] = []
         self.missing: set[str] = set()
-        self._seen: set[int] = set()  # the ids of the schemas in `places`
+        self._visited: set[int] = set()  # the ids of the schemas in `places`
         self._resources: dict[str, dict[str, Any]] = {"": root}
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         self._dynamic: dict[str, list[dict[str, Any]]] = {}
@@ -205,16 +205,16 @@ class _Inspection:
         todo = [start]
         while todo:
             place = todo.pop()
-            if id(place.schema) in self._seen:
+            if id(place.schema) in self._visited:
                 continue
-            place = self._named(place)
-            self._seen.add(id(place.schema))
+            place = self._register(place)
+            self._visited.add(id(place.schema))
             self.places.append(place)
             _check_form(place)
             for path, _, inner in _subschemas(place.schema):
                 todo.append(_Place(inner, f"{place.path}.{path}", place.base))
 
-    def _named(self, place: _Place) -> _Place:
+    def _register(self, place: _Place) -> _Place:
         schema = place.schema
         name = schema.get(self._id_key)
         if isinstance(name, str) and not name.startswith("#"):
@@ -284,16 +284,16 @@ class _Inspection:
 def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield a schema's subschemas that are objects, each with its path and its keyword."""
     for key, value in schema.items():
-        named: dict[str, Any] = {}
+        subschemas: dict[str, Any] = {}
         if isinstance(value, dict) and key in _MAP_KEYS:
             members = cast("dict[str, Any]", value)
-            named = {f"{key}.{name}": inner for name, inner in members.items()}
+            subschemas = {f"{key}.{name}": inner for name, inner in members.items()}
         elif isinstance(value, list) and (key in _LIST_KEYS or key == "items"):
             items = enumerate(cast("list[Any]", value))
-            named = {f"{key}.{index}": inner for index, inner in items}
+            subschemas = {f"{key}.{index}": inner for index, inner in items}
         elif key in _SCHEMA_KEYS:
-            named = {key: value}
-        for path, inner in named.items():
+            subschemas = {key: value}
+        for path, inner in subschemas.items():
             if isinstance(inner, dict):
                 yield path, key, cast("dict[str, Any]", inner)
 
@@ -366,8 +366,8 @@ def _short_copy(value: Any, drop: str = "") -> tuple[Any, int]:
             return _Text(value)
         if isinstance(value, dict):
             items = cast("dict[str, Any]", value).items()
-            kept = [pair for pair in items if pair[0] != drop or not isinstance(pair[1], str)]
-            return _Dict({_Text(key): copied(item) for key, item in kept})
+            pairs = [pair for pair in items if pair[0] != drop or not isinstance(pair[1], str)]
+            return _Dict({_Text(key): copied(item) for key, item in pairs})
         if isinstance(value, list | tuple):
             return _List([copied(item) for item in cast("list[Any]", value)])
         return value
@@ -381,11 +381,11 @@ def _short_copy(value: Any, drop: str = "") -> tuple[Any, int]:
 class _Budget(threading.local):
     """The steps left to the validation that runs on this thread."""
 
-    left = 0
+    steps_left = 0
 
     def spend(self, steps: int) -> None:
-        self.left -= steps
-        if self.left < 0:
+        self.steps_left -= steps
+        if self.steps_left < 0:
             raise TooMuchWork
 
 
@@ -451,7 +451,7 @@ class Checker:
             self._validator = self._compile()
         copied, nodes = _short_copy(value)
         steps = _STEPS + _STEPS_PER_NODE * nodes
-        self._budget.left = steps if self._trusted else min(steps, _MAX_STEPS)
+        self._budget.steps_left = steps if self._trusted else min(steps, _MAX_STEPS)
         return list(islice(self._validator.iter_errors(copied), _MAX_ERRORS))
 
     def _metered(
@@ -459,14 +459,16 @@ class Checker:
         check: Callable[..., Any],
         walks: bool,
         validator: Any,
-        wanted: Any,
+        keyword_value: Any,
         instance: Any,
         schema: Any,
     ) -> Iterator[Any]:
         """Run a check that spends from the budget; if it `walks` its value, by its size."""
-        size = len(cast("list[Any]", wanted)) if walks and isinstance(wanted, list | dict) else 0
+        size = 0
+        if walks and isinstance(keyword_value, list | dict):
+            size = len(cast("list[Any]", keyword_value))
         self._budget.spend(1 + size // 8)
-        for error in check(validator, wanted, instance, schema) or ():
+        for error in check(validator, keyword_value, instance, schema) or ():
             self._budget.spend(_STEPS_PER_ERROR)
             yield error
 
@@ -498,22 +500,24 @@ class Checker:
         self._budget.spend(work // _MATCH_PER_STEP)
         return compiled.matches(str(text))
 
-    def _pattern(self, validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[Any]:
-        if isinstance(instance, str) and not self._matches(wanted, instance, True):
-            yield _error(f"{instance!r} does not match {wanted!r}")
+    def _pattern(
+        self, validator: Any, keyword_value: str, instance: Any, schema: Any
+    ) -> Iterator[Any]:
+        if isinstance(instance, str) and not self._matches(keyword_value, instance, True):
+            yield _error(f"{instance!r} does not match {keyword_value!r}")
 
     def _pattern_properties(
-        self, validator: Any, wanted: Mapping[str, Any], instance: Any, schema: Any
+        self, validator: Any, keyword_value: Mapping[str, Any], instance: Any, schema: Any
     ) -> Iterator[Any]:
         if not isinstance(instance, dict):
             return
-        for pattern, inner in wanted.items():
+        for pattern, inner in keyword_value.items():
             for name, value in cast("dict[str, Any]", instance).items():
                 if self._matches(pattern, name, False):
                     yield from validator.descend(value, inner, path=name, schema_path=pattern)
 
     def _additional_properties(
-        self, validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]
+        self, validator: Any, keyword_value: Any, instance: Any, schema: Mapping[str, Any]
     ) -> Any:
         patterns: Mapping[str, Any] = schema.get("patternProperties", {})
         if patterns and isinstance(instance, dict):
@@ -523,17 +527,19 @@ class Checker:
                 if any(self._matches(one, name, True) for one in patterns)
             ]
             schema = {"properties": {**schema.get("properties", {}), **dict.fromkeys(names, True)}}
-        return self._default["additionalProperties"](validator, wanted, instance, schema)
+        return self._default["additionalProperties"](validator, keyword_value, instance, schema)
 
     # references
 
-    def _reference(self, key: str, validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
-        if wanted in self._inspected.missing:
-            raise UnusableSchema(f"refers to {short(wanted)}, which is not in it")
-        return self._default[key](validator, wanted, instance, schema)
+    def _reference(
+        self, key: str, validator: Any, keyword_value: str, instance: Any, schema: Any
+    ) -> Any:
+        if keyword_value in self._inspected.missing:
+            raise UnusableSchema(f"refers to {short(keyword_value)}, which is not in it")
+        return self._default[key](validator, keyword_value, instance, schema)
 
     def _unevaluated(
-        self, key: str, validator: Any, wanted: Any, instance: Any, schema: Any
+        self, key: str, validator: Any, keyword_value: Any, instance: Any, schema: Any
     ) -> Any:
         if not isinstance(instance, dict | list) or (
             key == "unevaluatedProperties"
@@ -544,26 +550,32 @@ class Checker:
         # jsonschema walks the expansion by itself, without the keywords above.
         size = len(cast("list[Any]", instance))
         self._budget.spend(self._inspected.expansion * (1 + size // 8))
-        return self._default[key](validator, wanted, instance, schema)
+        return self._default[key](validator, keyword_value, instance, schema)
 
     # equality
 
-    def _enum(self, validator: Any, wanted: list[Any], instance: Any, schema: Any) -> Iterator[Any]:
+    def _enum(
+        self, validator: Any, keyword_value: list[Any], instance: Any, schema: Any
+    ) -> Iterator[Any]:
         # The ids are stable: the schema lives as long as this checker.
-        values = self._values.get(id(wanted))
+        values = self._values.get(id(keyword_value))
         if values is None:
-            values = self._values[id(wanted)] = frozenset(map(self._canonical, wanted))
+            values = self._values[id(keyword_value)] = frozenset(
+                map(self._canonical, keyword_value)
+            )
         if self._canonical(instance) not in values:
-            yield _error(f"{instance!r} is not one of {wanted!r}")
+            yield _error(f"{instance!r} is not one of {keyword_value!r}")
 
-    def _const(self, validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if self._canonical(instance) != self._canonical(wanted):
-            yield _error(f"{wanted!r} was expected")
+    def _const(
+        self, validator: Any, keyword_value: Any, instance: Any, schema: Any
+    ) -> Iterator[Any]:
+        if self._canonical(instance) != self._canonical(keyword_value):
+            yield _error(f"{keyword_value!r} was expected")
 
     def _unique_items(
-        self, validator: Any, wanted: Any, instance: Any, schema: Any
+        self, validator: Any, keyword_value: Any, instance: Any, schema: Any
     ) -> Iterator[Any]:
-        if wanted is True and isinstance(instance, list):
+        if keyword_value is True and isinstance(instance, list):
             items = cast("list[Any]", instance)
             if len({self._canonical(item) for item in items}) < len(items):
                 yield _error(f"{instance!r} has non-unique elements")

@@ -238,13 +238,13 @@ def build(parsed: Parsed, builtins: Builtins | None = None) -> Built:
     if parsed.modules is not None and (parsed.functions or parsed.builtin or parsed.hooks):
         find_modules_in(parsed.modules)
 
-    made = [(_local(entry), entry) for entry in parsed.functions]
-    made += [(_builtin(entry, builtins_by_name), entry) for entry in parsed.builtin]
+    pairs = [(_local(entry), entry) for entry in parsed.functions]
+    pairs += [(_builtin(entry, builtins_by_name), entry) for entry in parsed.builtin]
     skills = discover(parsed.skills)
     if skills.list():
         reader = skills.tool()
-        made.append((reader, ToolEntry(reader.name, {}, parsed.place.at("skills"))))
-    for tool, entry in made:
+        pairs.append((reader, ToolEntry(reader.name, {}, parsed.place.at("skills"))))
+    for tool, entry in pairs:
         if tool.name in tools:
             raise entry.place.error(
                 f"there are two tools named {tool.name!r}. Give one of them another name."
@@ -289,17 +289,17 @@ def load_object(target: str, place: SourceLocation) -> Any:
     place if the import fails."""
     module, _, qualname = target.partition(":")
     try:
-        found: Any = import_module(module)
+        value: Any = import_module(module)
     except (Exception, SystemExit) as error:  # importing a module may raise anything
         raise place.error(
             f"module {module!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     for part in qualname.split("."):
-        if not hasattr(found, part):
-            hint = did_you_mean(part, [name for name in dir(found) if not name.startswith("__")])
+        if not hasattr(value, part):
+            hint = did_you_mean(part, [name for name in dir(value) if not name.startswith("__")])
             raise place.error(f"{module!r} has no {qualname!r}.{hint}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _local(entry: ToolEntry) -> Tool:
@@ -317,9 +317,11 @@ def _tool_of(target: Any, entry: ToolEntry) -> Tool:
     options, parameters = _tool_options(entry.options), entry.options.get("parameters")
     config: Mapping[str, Any] = entry.options.get("config") or {}
     if isinstance(target, type) and issubclass(target, Tool):
-        taken = _settings(target, config, entry)
-        made = call_with(target, {**taken, **(parameters or {})}, entry.target, entry.place)
-        return _with_options(made, options, entry)
+        class_settings = _settings(target, config, entry)
+        tool = call_with(
+            target, {**class_settings, **(parameters or {})}, entry.target, entry.place
+        )
+        return _with_options(tool, options, entry)
     if parameters is not None:
         raise entry.place.error(
             f"parameters are for a Tool subclass, and {entry.target!r} is not one."
@@ -353,15 +355,15 @@ def _with_settings(function: Any, settings: Mapping[str, Any]) -> Any:
     """Return the function with some arguments set, which a model is not shown."""
     if not settings:
         return function
-    found: Any = functools.update_wrapper(functools.partial(function, **settings), function)
+    wrapper: Any = functools.update_wrapper(functools.partial(function, **settings), function)
     signature = inspect.signature(function)
-    left = [
+    parameters = [
         one.replace(kind=one.KEYWORD_ONLY) if one.kind is one.POSITIONAL_OR_KEYWORD else one
         for name, one in signature.parameters.items()
         if name not in settings
     ]
-    found.__signature__ = signature.replace(parameters=left)
-    return found
+    wrapper.__signature__ = signature.replace(parameters=parameters)
+    return wrapper
 
 
 def call_with(
@@ -397,12 +399,12 @@ def _with_options(tool: Tool, options: Mapping[str, Any], entry: ToolEntry) -> T
         )
     if not options:
         return tool
-    changed = tool.renamed(options.get("name", tool.name))
+    variant = tool.renamed(options.get("name", tool.name))
     for key, value in options.items():
-        setattr(changed, "_parallel" if key == "parallel" else key, value)
-    if tool.name != changed.name and tool.isolation is not None:
-        vars(changed).update(_isolated=changed._isolate())  # pyright: ignore[reportPrivateUsage]: a copy of it
-    return changed
+        setattr(variant, "_parallel" if key == "parallel" else key, value)
+    if tool.name != variant.name and tool.isolation is not None:
+        vars(variant).update(_isolated=variant._isolate())  # pyright: ignore[reportPrivateUsage]: a copy of it
+    return variant
 
 
 def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
@@ -411,8 +413,8 @@ def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
     untyped: Any = {} if builtins is None else builtins
     if isinstance(untyped, Mapping):
         return cast("Mapping[str, Any]", untyped)
-    given = cast("Iterable[Any]", untyped) if isinstance(untyped, Iterable) else [untyped]
-    tools = list(given)
+    items = cast("Iterable[Any]", untyped) if isinstance(untyped, Iterable) else [untyped]
+    tools = list(items)
     for tool in tools:
         if not isinstance(tool, Tool):
             raise wrong("builtins", "a mapping of names to tools, or a list of tools", tool)

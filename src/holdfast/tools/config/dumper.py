@@ -32,13 +32,13 @@ class Origin(msgspec.Struct, frozen=True):
     """A record of an object that a config had imported code make.
 
     Attributes:
-        made: The object.
+        value: The object.
         use: The import name, as read.
         parameters: The parameters, as read.
         hidden: Texts that came from variables.
     """
 
-    made: Any
+    value: Any
     use: str
     parameters: dict[str, Any] | None = None
     hidden: frozenset[str] = frozenset()
@@ -126,13 +126,13 @@ class Dumper:
             covered = secret or (hidden is not None and any(text in value for text in hidden))
             return self.secret(where, str(value)) if covered else self.text(where, str(value))
         if isinstance(value, Mapping):
-            found: dict[str, Any] = {}
+            result: dict[str, Any] = {}
             for key, member in cast("Mapping[Any, Any]", value).items():
                 if not isinstance(key, str):
                     raise dump_error(where, f"has the key {key!r}; JSON has texts for keys")
                 inner = secret or (hidden is not None and bool(_SECRET_KEY.search(key)))
-                found[key] = self.data(f"{where}.{key}", member, hidden, inner)
-            return found
+                result[key] = self.data(f"{where}.{key}", member, hidden, inner)
+            return result
         if isinstance(value, list | tuple):
             members = enumerate(cast("list[Any]", value))
             return [self.data(f"{where}[{i}]", member, hidden, secret) for i, member in members]
@@ -143,7 +143,7 @@ class Dumper:
     def function(self, where: str, function: Any) -> str:
         """Return the name by which a config gave a function, or else its `module:qualname`."""
         for origin in self.origins:
-            if origin.made is function and origin.parameters is None:
+            if origin.value is function and origin.parameters is None:
                 return self.text(where, origin.use)
         name = name_of_definition(function) or name_of_object(function)
         if not name:
@@ -154,31 +154,31 @@ class Dumper:
             )
         return name
 
-    def part(self, where: str, made: Any, problem: str = "") -> dict[str, Any]:
+    def part(self, where: str, value: Any, problem: str = "") -> dict[str, Any]:
         """Return an object as `{use, parameters}`.
 
         The object's origin is used if there is one, then its name in a module, then its class
         with its state as parameters. With a `problem`, the object has no such state.
         """
         for origin in self.origins:
-            if origin.made is made:
-                found: dict[str, Any] = {"use": self.text(where, origin.use)}
+            if origin.value is value:
+                part: dict[str, Any] = {"use": self.text(where, origin.use)}
                 if origin.parameters is not None:
-                    found["parameters"] = self.data(where, origin.parameters, origin.hidden)
-                return found
-        kind = cast("type[Any]", type(made))
+                    part["parameters"] = self.data(where, origin.parameters, origin.hidden)
+                return part
+        kind = cast("type[Any]", type(value))
         # `use` would call a class or a function.
-        if not (inspect.isclass(made) or inspect.isroutine(made)):
-            if name := name_of_object(made):
+        if not (inspect.isclass(value) or inspect.isroutine(value)):
+            if name := name_of_object(value):
                 return {"use": name}
-            parameters = None if problem else _constructor_arguments(made)
+            parameters = None if problem else _constructor_arguments(value)
             if parameters is not None and (name := name_of_definition(kind)):
                 data = self.data(f"{where}: {kind.__name__}", parameters, frozenset())
                 return {"use": name, "parameters": data} if data else {"use": name}
         raise dump_error(
             where,
             problem
-            or f"is {_description(made)}, which another process could not make; give an object at"
+            or f"is {_description(value)}, which another process could not make; give an object at"
             " the top of a module (not of the program's own file), or one whose class stands in a"
             " module and is a dataclass or a msgspec.Struct of plain values",
         )
@@ -192,28 +192,29 @@ def dump_error(where: str, problem: str) -> ConfigurationError:
 # --- import names ---
 
 
-def name_of_definition(found: Any) -> str:
+def name_of_definition(definition: Any) -> str:
     """Return `module:qualname` of a class or function that its module has under that name; ""
     otherwise."""
-    module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    module = getattr(definition, "__module__", None)
+    qualname = getattr(definition, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or not _importable(module):
         return ""
     at: Any = sys.modules[module]
     for part in qualname.split("."):
         at = getattr(at, part, None)
-    return f"{module}:{qualname}" if at is found else ""
+    return f"{module}:{qualname}" if at is definition else ""
 
 
-def name_of_object(made: Any) -> str:
+def name_of_object(target: Any) -> str:
     """Return `module:name` of an object at the top level of a module; "" if no module has it.
 
     The module of the object's class is searched first.
     """
-    home = type(made).__module__
+    home = type(target).__module__
     for module in (home, *(name for name in list(sys.modules) if name != home)):
         if _importable(module):
             for name, value in list(vars(sys.modules[module]).items()):
-                if value is made and name.isidentifier() and not name.startswith("__"):
+                if value is target and name.isidentifier() and not name.startswith("__"):
                     return f"{module}:{name}"
     return ""
 
@@ -223,41 +224,43 @@ def _importable(module: str) -> bool:
 
     `__main__` and modules without an import spec cannot be imported elsewhere.
     """
-    found = sys.modules.get(module)
+    loaded = sys.modules.get(module)
     return (
         module != "__main__"
-        and isinstance(found, ModuleType)
-        and getattr(found, "__spec__", None) is not None
+        and isinstance(loaded, ModuleType)
+        and getattr(loaded, "__spec__", None) is not None
     )
 
 
-def _constructor_arguments(made: Any) -> dict[str, Any] | None:
+def _constructor_arguments(instance: Any) -> dict[str, Any] | None:
     """Return the arguments that make an equal object when passed to the object's class.
 
     Return None if the arguments cannot be derived. Structs, dataclasses and classes without
     state are supported.
     """
-    kind: Any = cast("object", type(made))
-    if isinstance(made, msgspec.Struct):
-        names = made.__struct_fields__
+    kind: Any = cast("object", type(instance))
+    if isinstance(instance, msgspec.Struct):
+        names = instance.__struct_fields__
     elif hasattr(kind, "__dataclass_fields__"):
-        names = [field.name for field in dataclasses.fields(made) if field.init]
+        names = [field.name for field in dataclasses.fields(instance) if field.init]
     else:
         plain = kind.__init__ is object.__init__ and kind.__new__ is object.__new__
-        return {} if plain and not getattr(made, "__dict__", None) and not _slots(kind) else None
-    return {name: getattr(made, name) for name in names}
+        return (
+            {} if plain and not getattr(instance, "__dict__", None) and not _slots(kind) else None
+        )
+    return {name: getattr(instance, name) for name in names}
 
 
 def _slots(kind: type[Any]) -> bool:
     return any(cast("Iterable[str]", getattr(base, "__slots__", ())) for base in kind.__mro__)
 
 
-def _description(made: Any) -> str:
+def _description(value: Any) -> str:
     """Return a short description of an object for a message.
 
     The object's repr is not used, because it may be long or contain secrets.
     """
-    module, name = getattr(made, "__module__", None), getattr(made, "__qualname__", None)
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(name, str):
         return f"{name} of {module}"
-    return f"a {type(made).__qualname__} of {type(made).__module__}"
+    return f"a {type(value).__qualname__} of {type(value).__module__}"

@@ -48,12 +48,12 @@ _HOOK_KINDS = {"before": "string", "after": "string", "command": "array", "promp
 
 def _check_hook(entry: dict[str, Any], place: SourceLocation) -> None:
     kinds = (("before", "after"), ("command",), ("prompt", "agent"))
-    found = sum(any(name in entry for name in names) for names in kinds)
-    if found > 1:
+    count = sum(any(name in entry for name in names) for names in kinds)
+    if count > 1:
         raise place.error(
             "a hook has a command, or before and after, or a prompt; use one hook for each."
         )
-    if not found:
+    if not count:
         raise place.error(
             "a hook has before, after or both, each as 'module:qualname', or a command, a list of"
             " arguments, or a prompt."

@@ -191,19 +191,19 @@ def _by_id(name: str, entries: Seq, place: SourceLocation) -> Map:
     warn(place, f"a list of {name}", f"a mapping: '{name}: {{id: {{...}}}}'")
     converted = Map(place)
     for entry, at in entries.members():
-        named = entry if isinstance(entry, Map) else Map(at)
-        key = next((key for key in _IDS[name] if isinstance(named.get(key), str)), None)
+        fields = entry if isinstance(entry, Map) else Map(at)
+        key = next((key for key in _IDS[name] if isinstance(fields.get(key), str)), None)
         if key is not None:
-            id, rest = named[key], Map(named.place, [m for m in named.members() if m[0] != key])
-        elif len(named) == 1 and isinstance(one := next(iter(named.values())), Map):
-            id, rest, key = next(iter(named)), one, next(iter(named))
+            id, rest = fields[key], Map(fields.place, [m for m in fields.members() if m[0] != key])
+        elif len(fields) == 1 and isinstance(one := next(iter(fields.values())), Map):
+            id, rest, key = next(iter(fields)), one, next(iter(fields))
         else:
             raise at.error(
                 "this entry of a list has no name; write a mapping of ids to entries"
                 f" ('{name}: {{id: {{...}}}}')."
             )
         if id in converted:
-            raise named.places[key].error(f"there are two entries named {id!r}.")
+            raise fields.places[key].error(f"there are two entries named {id!r}.")
         converted.put(id, rest, at)
     return converted
 
@@ -226,8 +226,8 @@ def _entry(section: str, entry: Any) -> Any:
         if new in converted or (new != key and new in entry):
             raise place.error(f"{new} occurs twice, in two spellings.")
         converted.put(new, _hooks(value, place) if new == "hooks" else value, place)
-    named = _KEYS[section] is _FUNCTION_KEYS and {"module", "name"} <= converted.keys()
-    if named and "function" not in converted:
+    has_name = _KEYS[section] is _FUNCTION_KEYS and {"module", "name"} <= converted.keys()
+    if has_name and "function" not in converted:
         warn(entry.place, "a name for the function", "'function'")
         converted.put("function", converted["name"], converted.places["name"])
     return converted
@@ -278,13 +278,13 @@ def _folders(value: Any, place: SourceLocation) -> Any:
             members = [member for member in members if member[0] not in names]
         for folder, inner in members:
             converted.put(folder, inner)
-    shown = ", ".join(repr(folder) if isinstance(folder, str) else "..." for folder in converted)
-    if len(shown) > _MAX_SHOWN_CHARS:
-        shown = "project folders..., user folders..."
+    listing = ", ".join(repr(folder) if isinstance(folder, str) else "..." for folder in converted)
+    if len(listing) > _MAX_SHOWN_CHARS:
+        listing = "project folders..., user folders..."
     warn(
         place,
         " and ".join(f"skills.{scope}" for scope in _SKILL_SCOPES if scope in value)
         or "skills as a mapping",
-        f"a list in order of precedence, 'skills: [{shown}]'",
+        f"a list in order of precedence, 'skills: [{listing}]'",
     )
     return converted

@@ -4,7 +4,7 @@ A shape reads a value or reports its mistake with the place, writes its own JSON
 an object to the value that it reads. One table of shapes is the parser, the schema and the writer.
 
 Reading has two steps. `read` checks the whole document and returns plain data in which `Unbuilt`
-stands for each object that a `Made` shape describes. `build` then makes the objects.
+stands for each object that an `ObjectShape` describes. `build` then makes the objects.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ class Text(Shape, frozen=True):
         if not isinstance(value, str):
             scalar = isinstance(value, bool | int | float) or value is None
             hint = " In YAML, put it in quotes." if scalar else ""
-            given = "another kind of value" if self.secret else describe_value(value)
-            raise place.error(f"it takes {self.what}, not {given}.{hint}")
+            description = "another kind of value" if self.secret else describe_value(value)
+            raise place.error(f"it takes {self.what}, not {description}.{hint}")
         if not value and not self.empty:
             raise place.error(f"it takes {self.what}; it is empty.")
         if self.pattern and not re.fullmatch(self.pattern, value):
-            given = "what was given" if self.secret else describe_value(value)
-            raise place.error(f"it takes {self.what}, not {given}.")
+            description = "what was given" if self.secret else describe_value(value)
+            raise place.error(f"it takes {self.what}, not {description}.")
         return str(value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
@@ -151,13 +151,15 @@ class Number(Shape, frozen=True):
     above: bool = False
 
     def read(self, value: Any, place: SourceLocation) -> Any:
-        found = plain(value) if isinstance(value, Filled) else value
-        if self.whole and isinstance(found, float) and found.is_integer():
-            found = int(found)  # 3.0 is an integer in JSON Schema
-        good = isinstance(found, int if self.whole else int | float) and not isinstance(found, bool)
-        if not good or not self.low <= found <= self.high or (self.above and found == self.low):
+        number = plain(value) if isinstance(value, Filled) else value
+        if self.whole and isinstance(number, float) and number.is_integer():
+            number = int(number)  # 3.0 is an integer in JSON Schema
+        good = isinstance(number, int if self.whole else int | float) and not isinstance(
+            number, bool
+        )
+        if not good or not self.low <= number <= self.high or (self.above and number == self.low):
             raise place.error(f"it takes {self.what}, not {describe_value(value)}.")
-        return found
+        return number
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         bound = "exclusiveMinimum" if self.above else "minimum"
@@ -169,10 +171,10 @@ class Flag(Shape, frozen=True):
     """A boolean."""
 
     def read(self, value: Any, place: SourceLocation) -> bool:
-        found = plain(value) if isinstance(value, Filled) else value
-        if not isinstance(found, bool):
+        flag = plain(value) if isinstance(value, Filled) else value
+        if not isinstance(flag, bool):
             raise place.error(f"it takes true or false, not {describe_value(value)}.")
-        return found
+        return flag
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return _or_variable({"type": "boolean"}, defs)
@@ -288,16 +290,16 @@ class Section(Shape, frozen=True):
         for key, definition in self.keys.items():
             if definition.required and key not in value:
                 raise place.error(f"{key} is missing: {definition.description}")
-        found: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for key, member in value.items():
             definition = self.keys[key]
             if member is not None or definition.required:
-                found[key] = definition.shape.read(member, value.places[key])
+                data[key] = definition.shape.read(member, value.places[key])
             elif definition.null:
-                found[key] = None
+                data[key] = None
         if self.check is not None:
-            self.check(found, place)
-        return found
+            self.check(data, place)
+        return data
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return shared_schema(self.name, defs, lambda: self.body(defs))
@@ -326,16 +328,16 @@ class Section(Shape, frozen=True):
         if isinstance(value, Mapping):
             value = SimpleNamespace(**cast("Mapping[str, Any]", value))
         defaults = {} if self.whole else _defaults(cast("object", value))
-        found: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for key, definition in self.keys.items():
             name = definition.attribute or key
             member = getattr(value, name, getattr(value, key, _ABSENT))
             if member is None and definition.null and defaults.get(name, _ABSENT) is not None:
-                found[key] = None
+                data[key] = None
             elif member not in (None, _ABSENT, defaults.get(name, _ABSENT)):
                 at = f"{where}.{name}" if where else name
-                found[key] = definition.shape.dump(member, at, dumper)
-        return found
+                data[key] = definition.shape.dump(member, at, dumper)
+        return data
 
     def arguments(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return what `read` found as the arguments of a constructor."""
@@ -455,7 +457,7 @@ class Later(Shape, frozen=True):
 
 
 class WrongKey(ConfigurationError):
-    """A mistake in one key of a value that a `Made.make` function gets."""
+    """A mistake in one key of a value that an `ObjectShape.make` function gets."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -474,7 +476,7 @@ class Unbuilt(NamedTuple):
         return f"Unbuilt({self.place})"  # the data may hold secrets
 
 
-class Made(Shape, frozen=True):
+class ObjectShape(Shape, frozen=True):
     """A shape whose data are made into an object by `make(data, place, loader)`. `write` dumps the
     object, if the shape itself cannot."""
 
@@ -493,13 +495,13 @@ class Made(Shape, frozen=True):
         return (self.write or self.shape.dump)(value, where, dumper)
 
 
-def struct_shape(section: Section, kind: Callable[..., Any]) -> Made:
+def struct_shape(section: Section, kind: Callable[..., Any]) -> ObjectShape:
     """Return the shape of an object that a class makes of a section's keys."""
 
     def make(data: dict[str, Any], place: SourceLocation, loader: Any) -> Any:
         return kind(**section.arguments(data))
 
-    return Made(section, make)
+    return ObjectShape(section, make)
 
 
 def build(data: Any, loader: Any) -> Any:
@@ -517,8 +519,8 @@ def build(data: Any, loader: Any) -> Any:
         except ConfigurationError as error:
             if loader.is_placed(error):
                 raise
-            named = re.match(r"\w+: (\w+) ", str(error))
-            place = data.places.get(named[1], data.place) if named else data.place
+            match = re.match(r"\w+: (\w+) ", str(error))
+            place = data.places.get(match[1], data.place) if match else data.place
             raise place.error(str(error)) from error
     if type(data) is dict:
         return {key: build(one, loader) for key, one in cast("dict[str, Any]", data).items()}

@@ -72,14 +72,14 @@ def _shape(kind: Any) -> Shape | None:
     """Return the shape of a type; None for a type that a config cannot express."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        found = [shape for one in inner if (shape := _shape(one)) is not None]
-        if {*map(type, found)} <= {shapes.Number}:
-            return next((one for one in found if one != COUNT), found[0] if found else None)
-        if len(found) < 2:
-            return found[0]
+        choices = [shape for one in inner if (shape := _shape(one)) is not None]
+        if {*map(type, choices)} <= {shapes.Number}:
+            return next((one for one in choices if one != COUNT), choices[0] if choices else None)
+        if len(choices) < 2:
+            return choices[0]
 
         def of(kinds: Any) -> Shape | None:
-            return next((one for one in found if isinstance(one, kinds)), None)
+            return next((one for one in choices if isinstance(one, kinds)), None)
 
         return shapes.Either(
             text=of(shapes.Text | shapes.Choice),

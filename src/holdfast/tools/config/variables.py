@@ -52,8 +52,8 @@ def used_variables(document: Any) -> list[str]:
 
 def missing_variables(document: Any, variables: Mapping[str, Any]) -> list[str]:
     """Return the names of the variables that `fill` would refuse, each once."""
-    found = _references(document)
-    names = [match["name"] for match in found if match["default"] is None]
+    references = _references(document)
+    names = [match["name"] for match in references if match["default"] is None]
     return list(dict.fromkeys(name for name in names if name not in variables))
 
 
