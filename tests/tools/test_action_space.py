@@ -63,8 +63,8 @@ class Service:
             for name in self.names
         ]
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        self.changed = changed
+    def watch(self, on_change: Callable[[], None]) -> None:
+        self.changed = on_change
 
     def health(self, timeout: float) -> SourceHealth:
         time.sleep(self.delay)

@@ -50,8 +50,8 @@ class Service:
             remote(f"{self.id}.{name}", description) for name, description in self.offers.items()
         ]
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        self.changed = changed
+    def watch(self, on_change: Callable[[], None]) -> None:
+        self.changed = on_change
 
     def health(self, timeout: float) -> SourceHealth:
         return SourceHealth(self.id, True)

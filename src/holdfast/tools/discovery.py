@@ -30,14 +30,14 @@ OnOffer = Callable[[Source, Sequence[Tool], int], None]
 
 @dataclass(eq=False, slots=True)
 class _State:
-    """The state of one service; `found` and `error` are None until it was asked."""
+    """The state of one service; `tools` and `error` are None until the service was asked."""
 
     source: Source
     # The discovery under way, for which others wait. The result of an older one is dropped.
     asking: Future[None] | None = None
     asker: int | None = None  # the id of the thread that asks, once known
     closing: Future[None] | None = None
-    found: tuple[Tool, ...] | None = None
+    tools: tuple[Tool, ...] | None = None
     error: str | None = None
     stale: bool = False  # the service announced a change while it was being asked
     refreshing: threading.Event | None = None  # a scheduled refresh; setting it cancels
@@ -70,7 +70,7 @@ class Discovery:
                 states[source.id] = _State(source)
             self._states = states
         for source in sources:
-            source.watch(partial(self._changed, source.id))
+            source.watch(partial(self._schedule_refresh, source.id))
 
     @property
     def sources(self) -> dict[str, Source]:
@@ -89,14 +89,14 @@ class Discovery:
         """Return for each service the number of its tools, its discovery error, or `not asked`."""
         with self._lock:
             return {
-                id: state.error or ("not asked" if state.found is None else len(state.found))
+                id: state.error or ("not asked" if state.tools is None else len(state.tools))
                 for id, state in self._states.items()
             }
 
     def has_offer(self, id: str) -> bool:
         """Return True if a service has listed its tools since the last `close`."""
         with self._lock:
-            return self._states[id].found is not None
+            return self._states[id].tools is not None
 
     # --- asking ---
 
@@ -110,25 +110,25 @@ class Discovery:
         After `within` seconds, if given, a service without an answer is listed in `errors`. The
         next `ask` waits for it.
         """
-        asked: list[tuple[_State, Future[None]]] = []
+        discoveries: list[tuple[_State, Future[None]]] = []
         mine: list[tuple[_State, Future[None]]] = []
         with self._lock:
             for state in [self._states[id] for id in ids]:
                 future = state.asking
-                if future is None and (force or (state.found is None and state.error is None)):
+                if future is None and (force or (state.tools is None and state.error is None)):
                     future = _claim(state)
                     mine.append((state, future))
                 if future is not None:
-                    asked.append((state, future))
+                    discoveries.append((state, future))
         deadline = None if within is None else time.monotonic() + within
         self._ask_all(mine, within is None)
         me = threading.get_ident()
         with self._lock:
-            pending = [state for state, future in asked if state.asking is future]
+            pending = [state for state, future in discoveries if state.asking is future]
             self._refuse_deadlock(me, pending)
             self._waits[me] = pending
         try:
-            for state, future in asked:
+            for state, future in discoveries:
                 try:
                     future.result(deadline and max(0.0, deadline - time.monotonic()))
                 except TimeoutError:
@@ -146,9 +146,9 @@ class Discovery:
             with self._lock:
                 del self._waits[me]
 
-    def _refuse_deadlock(self, me: int, wanted: Iterable[_State]) -> None:
+    def _refuse_deadlock(self, me: int, states: Iterable[_State]) -> None:
         """Raise `ToolError` if this thread would wait for itself through these services."""
-        todo, seen = list(wanted), set[int]()
+        todo, seen = list(states), set[int]()
         while todo:
             state = todo.pop()
             if state.asker is None or state.asker in seen:
@@ -165,15 +165,15 @@ class Discovery:
 
     def _ask_all(self, mine: list[tuple[_State, Future[None]]], one_here: bool) -> None:
         """Ask each service on a thread of its own; with `one_here` the first one on this thread."""
-        begun = 1 if one_here else 0
-        here = mine[:begun]
+        position = 1 if one_here else 0
+        here = mine[:position]
         try:
-            for state, future in mine[begun:]:
+            for state, future in mine[position:]:
                 name = f"holdfast-discover-{state.source.id}"
                 start_thread(partial(self._ask, state, future), name)
-                begun += 1
+                position += 1
         except RuntimeError:  # no more threads: ask one after the other
-            here += mine[begun:]
+            here += mine[position:]
         try:
             with self._lock:
                 for state, _ in here:
@@ -195,7 +195,7 @@ class Discovery:
                 if state.asking is not future:
                     return
                 state.asker = threading.get_ident()
-                earlier, closing = state.found, state.closing
+                earlier, closing = state.tools, state.closing
             if closing is not None:
                 closing.result()  # else the close would end the new connection
             offer = tuple(state.source.discover())
@@ -203,7 +203,7 @@ class Discovery:
                 self._version += 1
                 version = self._version
                 current = state.asking is future
-                if state.asking is None and state.found is None and state.closing is None:
+                if state.asking is None and state.tools is None and state.closing is None:
                     late_close = state.closing = Future[None]()
             # After a `close` during the discovery, close the connection that was opened since.
             if late_close is not None:
@@ -228,7 +228,7 @@ class Discovery:
                 if state.asking is future:
                     state.error = error
                     if offered is not None:
-                        state.found = offered
+                        state.tools = offered
                     again, state.stale = state.stale, False
                     if refresh:
                         longer = min(state.pause * 2, _MAX_REFRESH_SECONDS)
@@ -240,7 +240,7 @@ class Discovery:
                 _log.warning("%s", error)
             self._settle(state, future)
         if again:
-            self._changed(state.source.id)
+            self._schedule_refresh(state.source.id)
 
     def _settle(self, state: _State, future: Future[None]) -> None:
         with self._lock:
@@ -251,7 +251,7 @@ class Discovery:
 
     # --- services whose tools change ---
 
-    def _changed(self, id: str) -> None:
+    def _schedule_refresh(self, id: str) -> None:
         """Schedule a refresh of a service that announced a change of its tools. Returns at once and
         limits the rate of refreshes. A service that was never asked is left alone."""
         with self._lock:
@@ -259,7 +259,7 @@ class Discovery:
             if state.asking is not None:
                 state.stale = True
                 return
-            if state.found is None or state.refreshing is not None:
+            if state.tools is None or state.refreshing is not None:
                 return
             cancelled = state.refreshing = threading.Event()
             wait = state.next_refresh - time.monotonic()
@@ -321,7 +321,7 @@ class Discovery:
         work: list[tuple[_State, Future[None]]] = []
         with self._lock:
             for state in self._states.values():
-                state.found = state.error = state.asking = state.asker = None
+                state.tools = state.error = state.asking = state.asker = None
                 state.stale = False
                 state.pause, state.next_refresh = _REFRESH_SECONDS / 2, 0.0
                 if state.refreshing is not None:

@@ -38,8 +38,8 @@ class Source(Protocol):
         to do. A tool that cannot be used is left out, with a warning in the log."""
         ...
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed()` when the service's tools change, on any thread, holding no lock."""
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change()` when the service's tools change, on any thread, holding no lock."""
         ...
 
     def health(self, timeout: float) -> SourceHealth:

@@ -153,7 +153,7 @@ class A2ASource(ServiceSource):
         self.left_out = left_out
         return list(distinct.values()), left_out
 
-    def watch(self, changed: Callable[[], None]) -> None:
+    def watch(self, on_change: Callable[[], None]) -> None:
         """Do nothing: A2A agents cannot report that their skills changed."""
 
     def begin_check(self) -> Future[str]:

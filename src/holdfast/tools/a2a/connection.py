@@ -144,10 +144,10 @@ class A2AConnection:
             if one.protocol_binding in ("JSONRPC", "HTTP+JSON") and origin(one.url):
                 supported.append(one)
         if not supported:
-            named = {one.protocol_binding for one in card.supported_interfaces}
+            bindings = {one.protocol_binding for one in card.supported_interfaces}
             raise ToolError(
                 "its card names no endpoint for JSONRPC or HTTP+JSON over HTTP; it has"
-                f" {clip(', '.join(sorted(named)) or 'none')}.",
+                f" {clip(', '.join(sorted(bindings)) or 'none')}.",
                 retryable=False,
             )
         allowed = supported
@@ -162,9 +162,9 @@ class A2AConnection:
                 " them, add it to the agent's origins.",
                 "authentication",
             )
-        kept = [type(one).FromString(one.SerializeToString()) for one in allowed]
+        copies = [type(one).FromString(one.SerializeToString()) for one in allowed]
         del card.supported_interfaces[:]
-        card.supported_interfaces.extend(kept)
+        card.supported_interfaces.extend(copies)
 
     def _open_http(self) -> httpx.AsyncClient:
         import httpx
@@ -280,11 +280,11 @@ async def _leave(exchange: Exchange, work: asyncio.Task[AgentAnswer]) -> None:
 
     with contextlib.suppress(Exception):  # no caller waits for an error any more
         async with asyncio.timeout(_CANCEL_TASK_SECONDS):
-            known = asyncio.create_task(exchange.known.wait())
+            waiter = asyncio.create_task(exchange.task_known.wait())
             try:
-                await asyncio.wait({work, known}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({work, waiter}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                known.cancel()
+                waiter.cancel()
                 work.cancel()
             await exchange.cancel_task()
     await asyncio.gather(work, return_exceptions=True)

@@ -40,7 +40,7 @@ class Exchange:
         timeout: Seconds for one request.
         tell: A function that gets the agent's status texts while it works.
 
-    `known` is set as soon as the agent has sent the task's id, which is then in `task_id`.
+    `task_known` is set as soon as the agent has sent the task's id, which is then in `task_id`.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Exchange:
         self._status_message: Message | None = None  # the message that came with the state
         self._last_message: Message | None = None  # the newest message of the task's history
         self._reply: Message | None = None  # an answer without a task
-        self.known = asyncio.Event()
+        self.task_known = asyncio.Event()
         self.state = ""
         self.question = ""
         self.task_id = str(message.get("taskId", ""))
         self.context_id = str(message.get("contextId", ""))
         if self.task_id:
-            self.known.set()
+            self.task_known.set()
 
     async def run(self, look_first: bool) -> AgentAnswer:
         """Send the message and follow its task until it has settled.
@@ -99,8 +99,8 @@ class Exchange:
         got_event = False
         self.state = ""
         try:
-            sent = cast("AsyncGenerator[StreamResponse]", self._client.send_message(request))
-            async with contextlib.aclosing(sent) as events:
+            stream = cast("AsyncGenerator[StreamResponse]", self._client.send_message(request))
+            async with contextlib.aclosing(stream) as events:
                 async for event in events:
                     self._take(event)
                     got_event = True
@@ -130,9 +130,9 @@ class Exchange:
             case "artifact_update":
                 update = event.artifact_update
                 self._identify(update.task_id, update.context_id)
-                known = self._artifacts.get(update.artifact.artifact_id)
-                if known is not None and update.append:
-                    _append(known, update.artifact)
+                artifact = self._artifacts.get(update.artifact.artifact_id)
+                if artifact is not None and update.append:
+                    _append(artifact, update.artifact)
                 else:
                     self._artifacts[update.artifact.artifact_id] = update.artifact
             case _:  # an event of a later protocol version
@@ -148,7 +148,7 @@ class Exchange:
         self.task_id = task_id or self.task_id
         self.context_id = context_id or self.context_id
         if self.task_id:
-            self.known.set()
+            self.task_known.set()
 
     def _take_status(self, status: TaskStatus) -> None:
         self.question = _question_of(status)
@@ -317,8 +317,8 @@ def _error_message(response: Any) -> str:
     except (ValueError, RuntimeError):  # httpx raises RuntimeError for a body that was not read
         return ""
     top = as_object(body)
-    found = (top.get("message"), as_object(top.get("error")).get("message"))
-    return next((text for text in found if isinstance(text, str)), "")
+    texts = (top.get("message"), as_object(top.get("error")).get("message"))
+    return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _chain(error: BaseException) -> list[BaseException]:

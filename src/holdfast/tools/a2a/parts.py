@@ -69,8 +69,8 @@ def describe(agent: str, description: str, examples: Iterable[str]) -> str:
 
 def schema_of(skill: AgentSkill) -> dict[str, Any]:
     """Return the schema of a skill's arguments: a message, and data and files if accepted."""
-    given = [mode.strip().lower() for mode in skill.modes]
-    modes = [_OLD_MODES.get(mode, mode) for mode in given]
+    lower_modes = [mode.strip().lower() for mode in skill.modes]
+    modes = [_OLD_MODES.get(mode, mode) for mode in lower_modes]
     anything = "*/*" in modes
     properties: dict[str, Any] = {}
     if not modes or anything or any(mode.startswith("text/") for mode in modes):

@@ -127,9 +127,11 @@ class MCPClient(ServiceClient[MCPSource]):
             seconds("MCPClient: call_timeout", call_timeout)
         servers = read_servers(config, call_timeout)
         for name, server in servers.items():
-            if not isinstance(config, FilledServers) and (found := open_placeholders(server)):
+            if not isinstance(config, FilledServers) and (
+                placeholders := open_placeholders(server)
+            ):
                 what = "nothing fills %s here; give the configuration with its value"
-                _log.warning(f"MCP server %r: {what}.", name, ", ".join(found))
+                _log.warning(f"MCP server %r: {what}.", name, ", ".join(placeholders))
         handlers = RequestHandlers(elicit, sample, roots)
         handlers.check()
         auth_by_id = dict(auth or {})

@@ -132,16 +132,16 @@ def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict
 
 def _read_server(name: str, entry: Any, call_timeout: float | None) -> Server:
     what = f"MCP server {name!r}"
-    given = cast("Mapping[Any, Any]", entry) if isinstance(entry, Mapping) else None
-    if given is None or ("command" in given) == ("url" in given):
-        keys = ", ".join(map(repr, given or ()))
-        keys = repr(type(cast("object", entry)).__name__) if given is None else keys
+    fields = cast("Mapping[Any, Any]", entry) if isinstance(entry, Mapping) else None
+    if fields is None or ("command" in fields) == ("url" in fields):
+        keys = ", ".join(map(repr, fields or ()))
+        keys = repr(type(cast("object", entry)).__name__) if fields is None else keys
         raise ConfigurationError(
             f"{what} takes a mapping with either command (stdio) or url (HTTP); it has"
             f" {keys or 'nothing'}."
         )
-    kind = Stdio if "command" in given else Http
-    server = kind(**read_entry(what, given, kind, {"call_timeout": call_timeout}))
+    kind = Stdio if "command" in fields else Http
+    server = kind(**read_entry(what, fields, kind, {"call_timeout": call_timeout}))
     if isinstance(server, Http):
         if not server.url.startswith(("http://", "https://")):
             raise ConfigurationError(f"{what}: url takes an http:// or https:// address.")

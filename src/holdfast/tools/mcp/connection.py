@@ -71,7 +71,7 @@ class McpConnection:
     def __init__(
         self,
         spec: ConnectionSpec,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         watched: asyncio.Event,
         folders: Folders,
     ) -> None:
@@ -83,7 +83,7 @@ class McpConnection:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.tools: list[ListedTool] = []
         self.left_out: dict[str, str] = {}  # the reasons of unusable tools, by name
-        self._changed = changed
+        self._on_change = on_change
         self._watched = watched
         self._folders = folders
         # The folders that the server knows; None if it was not told that it may ask for them.
@@ -173,12 +173,12 @@ class McpConnection:
             directory = self.spec.stderr_dir
             log = None if directory is None else os.path.join(directory, f"{self.name}.log")
             self._stderr = StderrFile(log)
-            return stdio(server, self._stderr, lambda: self._client is not None, self._lost)
+            return stdio(server, self._stderr, lambda: self._client is not None, self._leave)
         provider = None if auth is None else provider_of(server.url, auth, self._asking)
         client = http_client(server, self.spec.timeout, provider, self.ready.done)
         http = await stack.enter_async_context(client)
         if server.type == "sse":
-            return sse(http, server.url, self._lost)
+            return sse(http, server.url, self._leave)
         return streamable_http_client(
             server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
         )
@@ -203,7 +203,7 @@ class McpConnection:
         tail = "" if self._stderr is None else self._stderr.tail(self._redact)
         return f" Its stderr ended with: {tail}" if tail else ""
 
-    def _lost(self) -> None:
+    def _leave(self) -> None:
         """Leave after the server closed its side, so that the next call connects again. The mcp
         package raises its own error in pending requests."""
         self.ended = True
@@ -216,7 +216,7 @@ class McpConnection:
             problem = f"MCP server {self.name!r}: the client was closed before it was connected."
             self._fail(ToolError(problem, "network"))
             self._scope.cancel()
-        self._lost()
+        self._leave()
         # For HTTP's DELETE; stopping a process has limits of its own.
         self._scope.deadline = asyncio.get_running_loop().time() + _HTTP_DELETE_SECONDS
 
@@ -226,7 +226,7 @@ class McpConnection:
         if isinstance(message, Exception):
             self._sent_garbage = True
         elif isinstance(message, mcp_types.ToolListChangedNotification):
-            self._changed()
+            self._on_change()
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to list changes once a user watches, as servers since 2026-07-28 require."""
@@ -239,7 +239,7 @@ class McpConnection:
             try:
                 async with client.listen(tools_list_changed=True) as events:
                     if was_lost:
-                        self._changed()  # changes during the gap were not reported
+                        self._on_change()  # changes during the gap were not reported
                     async for _ in events:  # `_on_message` gets each event too and reports it
                         pause = _RESUBSCRIBE_SECONDS
             except SubscriptionLost:  # renewed below, after a pause
@@ -386,7 +386,7 @@ class McpConnection:
         self._cancel_expiry()
         if lifetimes_ms and not self.ended:
             seconds = max(min(lifetimes_ms) / 1000, _MIN_TTL_SECONDS)
-            self._stale = asyncio.get_running_loop().call_later(seconds, self._changed)
+            self._stale = asyncio.get_running_loop().call_later(seconds, self._on_change)
         self.left_out = left_out
         return tools
 
@@ -450,11 +450,11 @@ class McpConnection:
             broken = trace is not None and trace.failure is not None
             self.retired = self.retired or broken
             if self.ended or broken:
-                lost = (
+                problem = (
                     f"MCP server {self.name!r} went away during the call, whose effect may have"
                     " happened; the next call connects again."
                 )
-                raise ToolError(f"{lost}{self._stderr_tail()}", "network") from None
+                raise ToolError(f"{problem}{self._stderr_tail()}", "network") from None
             status = 0 if trace is None else trace.status
             text, kind = reason_of(error, status, self._redact)
             if status == 404 and not self._modern:
@@ -486,7 +486,7 @@ class SharedConnection:
         """Start to report changes of the tools."""
         self._watched.set()
 
-    def _changed(self) -> None:
+    def _notify_users(self) -> None:
         """Notify the users on a separate thread, because their reaction may wait for this one.
         One notification covers many changes."""
         if self._notifying or not self._watched.is_set():
@@ -497,13 +497,17 @@ class SharedConnection:
             time.sleep(_COLLECT_CHANGES_SECONDS)
             self._notifying = False
             for lease in self.leases:
-                lease.changed()
+                lease.on_change()
 
         threading.Thread(target=notify, name="holdfast-mcp-changed", daemon=True).start()
 
     def _folders(self) -> list[str] | None:
-        known = [found for lease in self.leases if (found := lease.folders()) is not None]
-        return [*dict.fromkeys([folder for found in known for folder in found])] if known else None
+        folder_lists = [
+            folders for lease in self.leases if (folders := lease.folders()) is not None
+        ]
+        if not folder_lists:
+            return None
+        return [*dict.fromkeys([folder for folders in folder_lists for folder in folders])]
 
     def folders_changed(self) -> None:
         """Handle a change of a user's folders, a new user, or a user that left."""
@@ -518,7 +522,7 @@ class SharedConnection:
                 self._retired.append(connection)
             self._retired = [one for one in self._retired if not one.task.done()]
             connection = self._connection = McpConnection(
-                self.spec, self._changed, self._watched, self._folders
+                self.spec, self._notify_users, self._watched, self._folders
             )
             self._tasks.add(connection.task)
             connection.task.add_done_callback(self._tasks.discard)
@@ -527,7 +531,7 @@ class SharedConnection:
             return connection, False
         await asyncio.shield(connection.ready)  # one caller's cancel must not affect the others
         if self._reported_tools is not None and self._reported_tools != connection.tools:
-            self._changed()
+            self._notify_users()
         self._reported_tools = connection.tools
         return connection, True
 

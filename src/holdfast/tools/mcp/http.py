@@ -117,11 +117,11 @@ def http_client(
 
 @contextlib.asynccontextmanager
 async def sse(
-    http: httpx2.AsyncClient, url: str, lost: Callable[[], None]
+    http: httpx2.AsyncClient, url: str, on_end: Callable[[], None]
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
-    """Connect to an SSE server. `lost()` is called when its stream ends. Raises `httpx2.HTTPError`,
-    or `ValueError` if the server does not speak MCP."""
-    inbox = Inbox(lost)
+    """Connect to an SSE server. `on_end()` is called when its stream ends. Raises
+    `httpx2.HTTPError`, or `ValueError` if the server does not speak MCP."""
+    inbox = Inbox(on_end)
     endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def read() -> None:

@@ -56,21 +56,21 @@ class BoundedBody(httpx2.AsyncByteStream):
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         self._events = kind == "text/event-stream"
         request = response.request
-        self._asked = _request_id(request) if kind == "application/json" else None
+        self._request_id = _request_id(request) if kind == "application/json" else None
         self._encoding = response.headers.pop("content-encoding", "identity").strip().lower()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            if self._asked is None:
+            if self._request_id is None:
                 async for chunk in self._bounded():
                     yield chunk
             else:
                 try:
                     body = b"".join([chunk async for chunk in self._bounded()])
                 except _Refused as error:
-                    body = _failure(self._asked, str(error))
+                    body = _failure(self._request_id, str(error))
                 else:
-                    body = _answer_to(self._asked, body)
+                    body = _answer_to(self._request_id, body)
                 yield body
         except httpx2.TransportError as error:
             raise self._failed(error) from error
@@ -105,13 +105,13 @@ class BoundedBody(httpx2.AsyncByteStream):
             raise _Refused(f"it has the content coding {self._encoding[:40]!r}")
         inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
         async for chunk in self._inner:
-            left = chunk
-            while left and not inflate.eof:
+            remaining = chunk
+            while remaining and not inflate.eof:
                 try:
-                    yield inflate.decompress(left, _PIECE_BYTES)
+                    yield inflate.decompress(remaining, _PIECE_BYTES)
                 except zlib.error as error:
                     raise _Refused(f"its compression is damaged: {error}") from None
-                left = inflate.unconsumed_tail
+                remaining = inflate.unconsumed_tail
                 await asyncio.sleep(0)  # other connections go on
 
 
@@ -127,23 +127,23 @@ def _request_id(request: httpx2.Request) -> int | str | None:
         return None
 
 
-def _answer_to(asked: int | str, body: bytes) -> bytes:
+def _answer_to(request_id: int | str, body: bytes) -> bytes:
     """Return the answer in a JSON body, or an error for one that does not fit the request. An
     unreadable body is left to the mcp package."""
     if too_many(body, MAX_VALUES):
-        return _failure(asked, f"it has more than {MAX_VALUES:,} JSON values")
+        return _failure(request_id, f"it has more than {MAX_VALUES:,} JSON values")
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except (ValueError, RecursionError):
         return body
-    if answer.method is not msgspec.UNSET or str(answer.id) == str(asked):
+    if answer.method is not msgspec.UNSET or str(answer.id) == str(request_id):
         return body
     if answer.id is None and answer.error is not msgspec.UNSET:
         # The server could not read the request, or leaves the id out.
-        return msgspec.json.encode({"jsonrpc": "2.0", "id": asked, "error": answer.error})
-    return _failure(asked, "it has the id of another request")
+        return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": answer.error})
+    return _failure(request_id, "it has the id of another request")
 
 
-def _failure(asked: int | str, reason: str) -> bytes:
+def _failure(request_id: int | str, reason: str) -> bytes:
     error = {"code": mcp_types.PARSE_ERROR, "message": f"its answer cannot be read: {reason}"}
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": asked, "error": error})
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})

@@ -149,8 +149,10 @@ class _Callback:
         parts = urlsplit(request.path)
         state = parse_qs(parts.query).get("state", [""])[0]
         # Any page in the browser can send it here; only the login knows its state.
-        known = bool(self._state) and hmac.compare_digest(state.encode(), self._state.encode())
-        fits = parts.path == _PATH and known
+        state_matches = bool(self._state) and hmac.compare_digest(
+            state.encode(), self._state.encode()
+        )
+        fits = parts.path == _PATH and state_matches
         text = "The login is done." if fits else "This is not the answer of the login."
         data = _PAGE.format(text).encode()
         request.send_response(200 if fits else 400)

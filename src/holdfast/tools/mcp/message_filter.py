@@ -72,12 +72,12 @@ class MessageFilter:
 
     async def __aenter__(self) -> Any:
         reading, writing = await self._transport.__aenter__()
-        return _Reading(reading, self._received), _Writing(writing, self._sent)
+        return _Reading(reading, self._received), _Writing(writing, self._track_request)
 
     async def __aexit__(self, *failure: Any) -> bool | None:
         return await self._transport.__aexit__(*failure)
 
-    def _sent(self, message: JSONRPCMessage) -> None:
+    def _track_request(self, message: JSONRPCMessage) -> None:
         if isinstance(message, mcp_types.JSONRPCRequest):
             self._pending[str(message.id)] = (message.id, message.method)
         elif (
@@ -90,14 +90,14 @@ class MessageFilter:
         """Return the messages that the mcp package gets in place of `item`."""
         if isinstance(item, Exception):
             text, reason = _unreadable(item)
-            asked = [self._pending.pop(str(id), None) for id in answer_ids(text)]
-            if any(one is not None and one[1] == "tools/list" for one in asked):
+            requests = [self._pending.pop(str(id), None) for id in answer_ids(text)]
+            if any(one is not None and one[1] == "tools/list" for one in requests):
                 # One tool must not make the others unusable.
                 repaired = _repair(text)
                 if repaired is not None:
                     repaired.result = _screen_tools(repaired.result, self._modern())
                     return [SessionMessage(repaired)]
-            return [_failure(one[0], reason) for one in asked if one is not None] or [item]
+            return [_failure(one[0], reason) for one in requests if one is not None] or [item]
         message = item.message
         if isinstance(message, mcp_types.JSONRPCResponse):
             _, method = self._pending.pop(str(message.id), (None, ""))
@@ -173,8 +173,8 @@ def _unreadable(error: Exception) -> tuple[bytes, str]:
             text: Any = problem["input"]
             if isinstance(text, dict):
                 message = cast("dict[str, Any]", text)
-                known = {key: message[key] for key in ("id", "method") if key in message}
-                return json.dumps(known).encode(), _reason(error)
+                fields = {key: message[key] for key in ("id", "method") if key in message}
+                return json.dumps(fields).encode(), _reason(error)
             if problem["type"] == "json_invalid" and isinstance(text, str | bytes):
                 data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
                 return data, _reason(error)
@@ -205,10 +205,10 @@ def _repair(text: bytes) -> mcp_types.JSONRPCResponse | None:
     """Return an answer without what makes it unreadable: halves of surrogate pairs, numbers of
     many digits, and levels so deep that no schema may have them. None if that is not enough."""
     try:
-        found = json.loads(_without_depths(text), parse_int=_short_number)
+        answer = json.loads(_without_depths(text), parse_int=_short_number)
     except (ValueError, RecursionError):
         return None
-    again = parse_message(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    again = parse_message(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace"))
     message = again.message if isinstance(again, SessionMessage) else None
     return message if isinstance(message, mcp_types.JSONRPCResponse) else None
 
@@ -221,21 +221,21 @@ def _without_depths(text: bytes) -> bytes:
     """Return JSON text in which null stands for each value at more than `_MOST_LEVELS`."""
     if not too_deep(text, _MOST_LEVELS):
         return text
-    kept: list[bytes] = []
+    pieces: list[bytes] = []
     depth = begin = 0
     for token in _TOKEN.finditer(text):
         match token[0]:
             case b"{" | b"[":
                 depth += 1
                 if depth == _MOST_LEVELS + 1:
-                    kept += [text[begin : token.start()], b"null"]
+                    pieces += [text[begin : token.start()], b"null"]
             case b"}" | b"]":
                 if depth == _MOST_LEVELS + 1:
                     begin = token.end()
                 depth -= 1
             case _:
                 pass
-    return b"".join([*kept, text[begin:]])
+    return b"".join([*pieces, text[begin:]])
 
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
@@ -249,11 +249,11 @@ def answer_ids(text: bytes) -> list[int | str]:
     if too_many(text, MAX_VALUES):
         return _scanned_ids(text)
     try:
-        found = json.loads(text, parse_int=_short_number)
+        document = json.loads(text, parse_int=_short_number)
     except (ValueError, RecursionError):
         return _scanned_ids(text)
     ids: list[int | str] = []
-    for answer in map(as_object, as_list(found)):
+    for answer in map(as_object, as_list(document)):
         id = answer.get("id")
         if isinstance(id, float) and id.is_integer():  # 7.0 is 7 in JSON
             id = int(id)
@@ -296,19 +296,19 @@ def _screen_tools(result: dict[str, Any], modern: bool) -> dict[str, Any]:
     tools: Any = result.get("tools")
     if not isinstance(tools, list):
         return result
-    kept: list[dict[str, Any]] = []
+    usable: list[dict[str, Any]] = []
     left_out: list[tuple[str, str]] = []
     for position, raw in enumerate(cast("list[Any]", tools), 1):
         tool = as_object(raw)
         name: Any = tool.get("name")
         if fault := _fault(raw, modern):
-            known = clip(name, 128) if isinstance(name, str) and name else f"number {position}"
-            left_out.append((known, fault))
+            label = clip(name, 128) if isinstance(name, str) and name else f"number {position}"
+            left_out.append((label, fault))
         else:
             schema = _headers(tool["inputSchema"])
-            kept.append({"name": name, "inputSchema": schema, "_meta": {_RAW_TOOL_KEY: tool}})
+            usable.append({"name": name, "inputSchema": schema, "_meta": {_RAW_TOOL_KEY: tool}})
     meta = {**as_object(result.get("_meta")), _LEFT_OUT_KEY: left_out}
-    return {**result, "tools": kept, "_meta": meta}
+    return {**result, "tools": usable, "_meta": meta}
 
 
 def _fault(raw: Any, modern: bool) -> str:

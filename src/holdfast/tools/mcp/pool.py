@@ -38,21 +38,21 @@ class _Hub:
 
 
 class ConnectionLease:
-    """One user's hold on a connection, from `MCPPool.lease` to `release`. See there for `changed`
-    and `folders`."""
+    """One user's hold on a connection, from `MCPPool.lease` to `release`. See there for
+    `on_change` and `folders`."""
 
     def __init__(
         self,
         pool: MCPPool,
         hub: _Hub,
         connection: SharedConnection,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         folders: Callable[[], Sequence[str] | None],
     ) -> None:
         self.pool = pool
         self.hub = hub
         self.connection = connection
-        self.changed = changed
+        self.on_change = on_change
         self.folders = folders
         self.submit = hub.thread.submit
         self.soon = hub.thread.soon
@@ -93,14 +93,14 @@ class MCPPool:
     def lease(
         self,
         spec: ConnectionSpec,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         folders: Callable[[], Sequence[str] | None] = lambda: None,
     ) -> ConnectionLease:
         """Hold the connection of `spec`, which opens at its first use. For `MCPClient`.
 
         Args:
             spec: The server and the client's settings for it.
-            changed: A function that is called, on any thread, when the server's tools may have
+            on_change: A function that is called, on any thread, when the server's tools may have
                 changed.
             folders: A function that returns the folders to work in when the server asks for
                 them. It must not block.
@@ -113,13 +113,13 @@ class MCPPool:
                 self._hub = _Hub()
             hub = self._hub
             same = [one for one in hub.connections if one.spec == spec]
-            found = same[0] if same else SharedConnection(spec, hub.tasks)
+            connection = same[0] if same else SharedConnection(spec, hub.tasks)
             if not same:
-                hub.connections.append(found)
-            lease = ConnectionLease(self, hub, found, changed, folders)
-            found.leases = (*found.leases, lease)
+                hub.connections.append(connection)
+            lease = ConnectionLease(self, hub, connection, on_change, folders)
+            connection.leases = (*connection.leases, lease)
             self.leases.add(lease)
-        lease.soon(found.folders_changed)
+        lease.soon(connection.folders_changed)
         return lease
 
     def release(self, leases: Iterable[ConnectionLease], wait: bool = True) -> None:

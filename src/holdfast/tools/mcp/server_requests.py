@@ -208,5 +208,5 @@ async def answer_roots(roots: Roots) -> mcp_types.ListRootsResult:
 
     folders = await on_thread(lambda: list(roots() if callable(roots) else roots))
     paths = [Path(folder).absolute() for folder in folders]
-    found = [{"uri": path.as_uri(), "name": path.name} for path in paths]
-    return ListRootsResult.model_validate({"roots": found})
+    entries = [{"uri": path.as_uri(), "name": path.name} for path in paths]
+    return ListRootsResult.model_validate({"roots": entries})

@@ -113,15 +113,15 @@ class MCPSource(ServiceSource):
         # Weak: the loop thread must not keep a source alive that its owner has dropped.
         weak = weakref.ref(self)
 
-        def changed() -> None:
+        def notify() -> None:
             if (source := weak()) is not None:
-                source._changed()
+                source._notify_watchers()
 
         def folders() -> Sequence[str] | None:
             source = weak()
             return None if source is None or source._folders is None else source._folders()
 
-        new = self._pool.lease(self._spec, changed, folders)
+        new = self._pool.lease(self._spec, notify, folders)
         with self._lock:
             if self._lease is None or not self._lease.live:
                 self._lease = new
@@ -200,22 +200,22 @@ class MCPSource(ServiceSource):
                 errors[f"{self.id}.{one.name}"] = f"{unusable} {error}"
         return tools, errors
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed()` on a thread of its own when the server's tools may have changed.
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change()` on a thread of its own when the server's tools may have changed.
 
         The triggers are a notification of the server, the expiry of its tool list, and a restart
         after a crash with other tools.
         """
         with self._lock:
-            self._watchers = [*self._watchers, changed]
+            self._watchers = [*self._watchers, on_change]
             lease = self._lease
         if lease is not None:
             lease.soon(lease.connection.watch)
 
-    def _changed(self) -> None:
-        for changed in self._watchers:
+    def _notify_watchers(self) -> None:
+        for watcher in self._watchers:
             try:
-                changed()
+                watcher()
             except Exception:
                 problem = "MCP server %r: a callback for changed tools raised an exception"
                 _log.exception(problem, self.id)

@@ -84,12 +84,12 @@ class StderrFile:
 class _Pipes(asyncio.Protocol):
     """The stdout of the process: it splits lines and puts the messages into `inbox`."""
 
-    def __init__(self, lost: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[], None]) -> None:
         self._line = bytearray()
         self._searched = 0
         self._reading: asyncio.ReadTransport | None = None
         self._paused = False
-        self.inbox = Inbox(lost, self._resume)
+        self.inbox = Inbox(on_end, self._resume)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._reading = cast("asyncio.ReadTransport", transport)
@@ -135,7 +135,7 @@ class _Writing(asyncio.Protocol):
         self.transport: asyncio.WriteTransport | None = None
         self._ready = asyncio.Event()  # set while the pipe takes more data
         self._ready.set()
-        self._lost = False
+        self._closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.WriteTransport", transport)
@@ -147,11 +147,11 @@ class _Writing(asyncio.Protocol):
         self._ready.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
+        self._closed = True
         self._ready.set()
 
     async def send(self, message: SessionMessage) -> None:
-        if self._lost or self.transport is None:
+        if self._closed or self.transport is None:
             raise anyio.BrokenResourceError
         text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
         self.transport.write(text.encode() + b"\n")
@@ -171,7 +171,7 @@ class _Writing(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def stdio(
-    server: Stdio, errors: StderrFile, served: Callable[[], bool], lost: Callable[[], None]
+    server: Stdio, errors: StderrFile, served: Callable[[], bool], on_end: Callable[[], None]
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
     """Start `server` and connect to it.
 
@@ -182,7 +182,7 @@ async def stdio(
         server: The command to run.
         errors: The file for the process's stderr.
         served: A function that returns True if the server has ever answered.
-        lost: A function that is called when the process or its stdout ends.
+        on_end: A function that is called when the process or its stdout ends.
     """
     loop = asyncio.get_running_loop()
     process = subprocess.Popen(
@@ -198,7 +198,7 @@ async def stdio(
         bufsize=0,
     )
     stdin, stdout = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
-    pipes, writing = _Pipes(lost), _Writing()
+    pipes, writing = _Pipes(on_end), _Writing()
     incoming: asyncio.ReadTransport | None = None
     watch = _watch(process, loop, pipes.inbox.end)
     try:
