@@ -120,27 +120,27 @@ class RuledCalls:
         hooks: Hooks | None,
     ) -> ToolResult:
         """Make the attempts of a call within hooks and limits. Raises `ToolError`."""
-        changed = call
+        hooked_call = call
         added: list[str] = []
         if hooks is not None:
             answer = hooks.before(call, context, added)
             if isinstance(answer, ToolResult):
                 return hooks.with_context(answer, added) if added else answer
-            changed = answer
+            hooked_call = answer
         # a script holds no place: its calls take theirs, and would wait for it
         capped = self._caps and call.name != RUN_CODE
         with self._slots(call.name, context.cancelled) if capped else nullcontext():
             try:
-                result = attempts(tool, changed.arguments, context)
+                result = attempts(tool, hooked_call.arguments, context)
             except ToolError as error:
                 if hooks is None:
                     raise
                 result = error_result(error)
         if hooks is not None:
-            if changed is not call:
-                result = hooks.with_arguments(result, changed)
-            result = hooks.after(changed, result, context)
-        result = self.shown(call, result)
+            if hooked_call is not call:
+                result = hooks.with_arguments(result, hooked_call)
+            result = hooks.after(hooked_call, result, context)
+        result = self.limit_result(call, result)
         return hooks.with_context(result, added) if hooks is not None and added else result
 
     @contextmanager
@@ -154,7 +154,7 @@ class RuledCalls:
                     slots.callback(cap.leave)
             yield
 
-    def shown(self, call: ToolCall, result: ToolResult) -> ToolResult:
+    def limit_result(self, call: ToolCall, result: ToolResult) -> ToolResult:
         """Return a result with parts over the smallest matching limit moved to files.
 
         The limit holds for all texts together (including those of embedded resources), and for
@@ -207,18 +207,18 @@ def failed_result(error: ToolError, hooks: Hooks | None) -> ToolResult:
     return error_result(error) if hooks is None else hooks.marked(error_result(error), error)
 
 
-def _limits(argument: str, given: Any, unit: str, least: int) -> dict[str, int]:
+def _limits(argument: str, value: Any, unit: str, least: int) -> dict[str, int]:
     """Return the limits of an argument by patterns. Raises `ConfigurationError`."""
-    if isinstance(given, int) and not isinstance(given, bool):
-        given = {"*": given}
-    if not isinstance(given, Mapping):
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = {"*": value}
+    if not isinstance(value, Mapping):
         form = "a number, or a mapping of name patterns to numbers"
-        raise wrong(f"ToolManager: {argument}", form, given)
-    found = dict(cast("Mapping[str, int]", given))
-    for pattern, limit in found.items():
+        raise wrong(f"ToolManager: {argument}", form, value)
+    limits = dict(cast("Mapping[str, int]", value))
+    for pattern, limit in limits.items():
         if not is_whole(limit, least):
             raise wrong(argument, f"a number of {unit} from {least} for {pattern!r}", limit)
-    return found
+    return limits
 
 
 def _text(block: Content) -> str | None:

@@ -46,7 +46,7 @@ class Catalogue:
         # Removed tools of services, which stay out: service id by tool name.
         self.removed: dict[str, str] = {}
         # Tools held back by the pins.
-        self.held: dict[str, HeldTool] = {}
+        self.held_tools: dict[str, HeldTool] = {}
         self._pins = pins
         self._approvals = 0
         # The latest offer of each service, in the order of the configuration.
@@ -67,16 +67,18 @@ class Catalogue:
         names = {tool.name for tool in new}
         with self._lock:
             out = {name for name in old if name not in self.origins}
-            held = {
+            held_tools = {
                 name: entry
-                for name, entry in self.held.items()
+                for name, entry in self.held_tools.items()
                 if name not in out or entry.origin is not None
             }
             canonical = {wire: name for wire, name in self._canonical.items() if name not in out}
             added: dict[str, Tool] = {}
             for tool in new:
                 name, wire = tool.name, wire_name(tool.name)
-                if canonical.get(wire) == name or (name in held and held[name].origin is None):
+                if canonical.get(wire) == name or (
+                    name in held_tools and held_tools[name].origin is None
+                ):
                     raise ConfigurationError(
                         f"tools has two tools named {name!r}. Names are unique within an agent."
                     )
@@ -86,10 +88,10 @@ class Catalogue:
                         f" under one name, {wire!r}."
                     )
                 if name in changes:
-                    held[name] = HeldTool(tool, changes[name], None)
+                    held_tools[name] = HeldTool(tool, changes[name], None)
                 else:
                     canonical[wire], added[name] = name, tool
-            self.held = held
+            self.held_tools = held_tools
             self.removed = _without(self.removed, names)
             tools = {
                 name: added.get(name, tool)
@@ -105,14 +107,14 @@ class Catalogue:
         """Remove and return a tool, whether active or held back. A tool that a service offers stays
         out until `restore`. Raises `ToolNotFound`."""
         with self._lock:
-            held = self.held.get(name)
-            removed = self.tools.get(name) or (None if held is None else held.tool)
+            entry = self.held_tools.get(name)
+            removed = self.tools.get(name) or (None if entry is None else entry.tool)
             if removed is None:
                 raise unknown_tool_error(self.tools, name)
-            origin = self.origins.pop(name, None) or (None if held is None else held.origin)
+            origin = self.origins.pop(name, None) or (None if entry is None else entry.origin)
             if origin is not None:
                 self.removed[name] = origin
-            self.held = _without(self.held, [name])
+            self.held_tools = _without(self.held_tools, [name])
             self._replace(_without(self.tools, [name]))
         return removed
 
@@ -169,7 +171,7 @@ class Catalogue:
     def searchable(self, ids: Iterable[str]) -> list[Tool]:
         """Return the tools that these services offer, except removed ones and those held back."""
         offers = [self._offers[id] for id in ids]
-        out = {**self.removed, **self.held}
+        out = {**self.removed, **self.held_tools}
         return [tool for offer in offers for name, tool in offer.tools.items() if name not in out]
 
     def _offer_again(self, ids: Iterable[str]) -> None:
@@ -194,40 +196,42 @@ class Catalogue:
                 earlier = self._offers.get(source.id, _Offer())
                 if version < earlier.version:
                     return
-                before = self.held
-                held = {name: entry for name, entry in before.items() if entry.origin != source.id}
+                before = self.held_tools
+                held_tools = {
+                    name: entry for name, entry in before.items() if entry.origin != source.id
+                }
                 for tool in offered:
                     if tool.name in changes and tool.name not in self.removed:
                         entry = HeldTool(tool, changes[tool.name], source.id)
-                        held.setdefault(tool.name, entry)
-                self.held = held
+                        held_tools.setdefault(tool.name, entry)
+                self.held_tools = held_tools
                 tools = {tool.name: tool for tool in offered}
                 stay = {name: tools[name] for name in earlier.tools if name in tools}
                 self._offers[source.id] = _Offer(source, version, stay | tools)
                 self._arrange()
             break
-        for name, entry in held.items():
+        for name, entry in held_tools.items():
             if name not in before or before[name].change != entry.change:
                 _warn_held_back(name, entry.change)
 
     def _arrange(self) -> None:
         """Put the local tools and those of each offer in order."""
         tools = {name: tool for name, tool in self.tools.items() if name not in self.origins}
-        taken = {wire_name(name) for name in tools}
+        wire_names = {wire_name(name) for name in tools}
         origins: dict[str, str] = {}
         refused: dict[str, str] = {}
         deferred: set[str] = set()
         for id, offer in self._offers.items():
             everything = id in self.wanted_services or not (offer.source and offer.source.lazy)
             for name, tool in offer.tools.items():
-                wanted = everything or name in self.wanted_tools
-                if not wanted or name in self.held or name in self.removed:
+                selected = everything or name in self.wanted_tools
+                if not selected or name in self.held_tools or name in self.removed:
                     continue
-                if wire_name(name) not in taken:
+                if wire_name(name) not in wire_names:
                     tools[name], origins[name] = tool, id
                     if not everything:
                         deferred.add(name)
-                    taken.add(wire_name(name))
+                    wire_names.add(wire_name(name))
                     continue
                 refused[name] = id
                 if name not in self._refused:
@@ -246,31 +250,31 @@ class Catalogue:
         """Pin the current definition of a tool that is held back. `change` is the change that the
         approver saw; None skips the comparison. Raises `ConfigurationError` if the tool has changed
         since, `ToolNotFound` if it is not held back, and what the pins raise."""
-        held = self.held.get(name)
-        if held is None or self._pins is None:
+        entry = self.held_tools.get(name)
+        if entry is None or self._pins is None:
             raise ToolNotFound(
-                f"{name!r} is not held back. Held back are: {', '.join(self.held) or 'none'}."
+                f"{name!r} is not held back. Held back are: {', '.join(self.held_tools) or 'none'}."
             )
-        if change is not None and change != held.change:
+        if change is not None and change != entry.change:
             raise ConfigurationError(
                 f"{name!r} was not approved: it has changed since it was shown as {change!r}. What"
-                f" is held back now: {held.change}."
+                f" is held back now: {entry.change}."
             )
-        self._pins.approve(held.tool)
+        self._pins.approve(entry.tool)
         with self._lock:
             self._approvals += 1
-            if self.held.get(name) is held:
-                self.held = _without(self.held, [name])
-        if held.origin is None:
-            self.swap((), (held.tool,))
+            if self.held_tools.get(name) is entry:
+                self.held_tools = _without(self.held_tools, [name])
+        if entry.origin is None:
+            self.swap((), (entry.tool,))
         else:
-            self._offer_again([held.origin])
-        return held
+            self._offer_again([entry.origin])
+        return entry
 
     def find_held(self, name: str) -> HeldTool | None:
         """Return the tool that is held back under this canonical or wire name."""
-        return self.held.get(name) or next(
-            (held for key, held in self.held.items() if wire_name(key) == name), None
+        return self.held_tools.get(name) or next(
+            (entry for key, entry in self.held_tools.items() if wire_name(key) == name), None
         )
 
 
@@ -279,10 +283,11 @@ def unknown_tool_error(tools: Iterable[str], name: str, why: str = "") -> ToolNo
     from difflib import get_close_matches  # for mistakes alone
 
     names = list(tools)
-    near = get_close_matches(name.lower(), [known.lower() for known in names], 1)
+    near = get_close_matches(name.lower(), [candidate.lower() for candidate in names], 1)
     hint = ""
     if near:
-        hint = f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?"
+        nearest = next(candidate for candidate in names if candidate.lower() == near[0])
+        hint = f" Did you mean {nearest!r}?"
     more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
     reason = f" {why}" if why else ""
     return ToolNotFound(
@@ -396,8 +401,10 @@ class ToolSet:
             return shared
         if cached is not None and cached[0] is tools:
             return cached[1]
-        known = {one.name: one for one in shared if one.name not in self._own}
-        merged = tuple([known.get(name) or definition(tool) for name, tool in tools.items()])
+        shared_by_name = {one.name: one for one in shared if one.name not in self._own}
+        merged = tuple(
+            [shared_by_name.get(name) or definition(tool) for name, tool in tools.items()]
+        )
         self._definitions = (tools, merged)
         return merged
 
@@ -418,8 +425,8 @@ class ToolSet:
 
     def remove(self, name: str) -> Tool:
         """Remove and return a tool. An own one is removed for this agent alone."""
-        found = self._own.get(name)
-        if found is None:
+        tool = self._own.get(name)
+        if tool is None:
             return self._shared.remove(name)
-        self._own = {key: tool for key, tool in self._own.items() if key != name}
-        return found
+        self._own = {key: one for key, one in self._own.items() if key != name}
+        return tool

@@ -417,8 +417,8 @@ class ToolContext:
     def asked_for(self) -> tuple[float, bool]:
         """Return the seconds spent on questions to the user, and whether one is open now."""
         now, waits = time.monotonic(), self._waits
-        spent = sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits])
-        return spent, any(len(wait) < 2 for wait in waits)
+        seconds = sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits])
+        return seconds, any(len(wait) < 2 for wait in waits)
 
     def spawn(
         self,

@@ -65,20 +65,20 @@ def command_of(
     def run(request: dict[str, Any], context: ToolContext, place: HookPlace) -> HookAnswer | None:
         if foreign is not None:
             folder = _folder(context.runtime) or os.getcwd()
-            found: list[HookAnswer] = []
-            for told in foreign.requests(request, folder, matcher):
-                variables = {**foreign.variables(told, folder), **env}
+            answers: list[HookAnswer] = []
+            for foreign_request in foreign.requests(request, folder, matcher):
+                variables = {**foreign.variables(foreign_request, folder), **env}
                 with _transcript_file(foreign.transcript(request), context) as path:
-                    data = msgspec.json.encode({**told, **path})
+                    data = msgspec.json.encode({**foreign_request, **path})
                     ran = HookOutput(*_run(argv, seconds, variables, data, context))
                 if ran.code not in (0, DENY_EXIT_CODE):
                     note_failure(ran, context, name)
                 elif answer := foreign.answer(ran, request, place, context, name):
                     if answer.deny is not None:
                         return answer
-                    found.append(answer)
-            added = "\n".join([one.add for one in found if one.add])
-            return HookAnswer(None, added, found[-1].change) if found else None
+                    answers.append(answer)
+            added = "\n".join([one.add for one in answers if one.add])
+            return HookAnswer(None, added, answers[-1].change) if answers else None
         code, out, err = _run(argv, seconds, env, msgspec.json.encode(request), context)
         reason = clean(err.decode("utf-8", "replace").strip())[:_MAX_REASON_CHARS]
         if code == DENY_EXIT_CODE:
@@ -98,13 +98,13 @@ def _parse_answer(out: bytes, place: HookPlace) -> HookAnswer:
     if too_deep(out):
         raise HookFailed(f"failed: the command's output is nested deeper than {MAX_DEPTH} levels")
     try:
-        found = msgspec.json.decode(out)
+        output = msgspec.json.decode(out)
     except ValueError as error:
         raise HookFailed(f"failed: the command's output is not JSON: {error}") from error
     permitted = [*(["deny"] * place.denies), *(["context"] * place.adds), *place.keys]
-    if not isinstance(found, dict):
-        raise _failed(f"printed a JSON {type(found).__name__}; it must print an object")
-    answer = cast("dict[str, Any]", found)
+    if not isinstance(output, dict):
+        raise _failed(f"printed a JSON {type(output).__name__}; it must print an object")
+    answer = cast("dict[str, Any]", output)
     for key in answer:
         if key not in permitted:
             allowed = ", ".join(permitted) or "none"
@@ -214,14 +214,16 @@ def _communicate(
         selector.register(pipe, selectors.EVENT_READ)
     unsent, open_pipes, ended = memoryview(request), 2, False
     while open_pipes or not ended:
-        left = deadline - time.monotonic()
-        if left <= 0 and ended:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0 and ended:
             break  # a process that has left the group keeps the output open
-        if left <= 0:
+        if seconds_left <= 0:
             raise _failed(f"did not answer within {timeout:g} s")
         ready = [
             key.fileobj
-            for key, _ in selector.select(left if pidfd is not None else min(left, _POLL_SECONDS))
+            for key, _ in selector.select(
+                seconds_left if pidfd is not None else min(seconds_left, _POLL_SECONDS)
+            )
         ]
         if context.cancelled:
             raise ToolCancelled("The hook was cancelled.")

@@ -48,7 +48,9 @@ class HookOutput(NamedTuple):
 class ForeignFormat(Protocol):
     """The form of input and output of another system's hook commands."""
 
-    def requests(self, told: dict[str, Any], folder: str, matcher: str) -> Iterator[dict[str, Any]]:
+    def requests(
+        self, moment: dict[str, Any], folder: str, matcher: str
+    ) -> Iterator[dict[str, Any]]:
         """Yield the command's inputs for Holdfast's description of a moment: none if that system
         runs no hook then, or if its `matcher` does not fit; several for a patch of several files.
         `folder` is the work folder."""
@@ -58,14 +60,14 @@ class ForeignFormat(Protocol):
         """Return the environment variables that the system sets for its commands."""
         ...
 
-    def transcript(self, told: dict[str, Any]) -> bytes:
+    def transcript(self, moment: dict[str, Any]) -> bytes:
         """Return the content of the file at `transcript_path`; b"" for no file."""
         ...
 
     def answer(
         self,
         ran: HookOutput,
-        told: dict[str, Any],
+        moment: dict[str, Any],
         place: HookPlace,
         context: ToolContext,
         name: str,
@@ -95,15 +97,15 @@ class _Name(NamedTuple):
     more: Mapping[str, Any] = {}
     less: Mapping[str, Any] = {}
 
-    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def to_foreign(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the other system's arguments."""
         own = {key: value for key, value in arguments.items() if key not in self.less}
         return {**self.more, **{self.keys.get(key, key): value for key, value in own.items()}}
 
-    def taken(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def from_foreign(self, foreign: Mapping[str, Any]) -> dict[str, Any]:
         """Return Holdfast's arguments."""
         back = {theirs: ours for ours, theirs in self.keys.items()}
-        own = {key: value for key, value in given.items() if key not in self.more}
+        own = {key: value for key, value in foreign.items() if key not in self.more}
         return {**self.less, **{back.get(key, key): value for key, value in own.items()}}
 
 
@@ -151,19 +153,21 @@ _OPENHANDS_TOOLS: Mapping[str, _Name] = {
 class ClaudeCode:
     """The hook commands of Claude Code."""
 
-    def requests(self, told: dict[str, Any], folder: str, matcher: str) -> Iterator[dict[str, Any]]:
+    def requests(
+        self, moment: dict[str, Any], folder: str, matcher: str
+    ) -> Iterator[dict[str, Any]]:
         """See `ForeignFormat.requests`."""
-        event = EVENTS[told["on"], told["when"]]
-        found: dict[str, Any] = {
-            "session_id": told["conversation_id"],
+        event = EVENTS[moment["on"], moment["when"]]
+        fields: dict[str, Any] = {
+            "session_id": moment["conversation_id"],
             "transcript_path": "",
             "cwd": folder,
             "permission_mode": "default",
             "hook_event_name": event,
         }
-        match told["on"]:
+        match moment["on"]:
             case "tool":
-                call, result = told["call"], cast("ToolResult | None", told.get("result"))
+                call, result = moment["call"], cast("ToolResult | None", moment.get("result"))
                 if result is not None and result.is_error:
                     return
                 for name, arguments in _claude_calls(call["name"], call["arguments"], folder):
@@ -180,32 +184,32 @@ class ClaudeCode:
                         }
                         if "file_path" in arguments:
                             one["tool_response"]["filePath"] = arguments["file_path"]
-                    yield {**found, **one}
+                    yield {**fields, **one}
                 return
             case "message":
-                found["prompt"] = told["text"]
+                fields["prompt"] = moment["text"]
             case "stop":
-                found["stop_hook_active"] = told["denied"] > 0
-                found["last_assistant_message"] = told["text"]
+                fields["stop_hook_active"] = moment["denied"] > 0
+                fields["last_assistant_message"] = moment["text"]
             case "condensation":
-                found["trigger"] = "manual" if "requested" in told["reason"] else "auto"
-                found["custom_instructions"] = told["instructions"]
+                fields["trigger"] = "manual" if "requested" in moment["reason"] else "auto"
+                fields["custom_instructions"] = moment["instructions"]
             case "start":
-                found["source"] = "resume" if told["reopened"] else "startup"
+                fields["source"] = "resume" if moment["reopened"] else "startup"
             case _:
-                found["reason"] = "other"
-        kinds = [found[key] for key in ("trigger", "source", "reason") if key in found]
+                fields["reason"] = "other"
+        kinds = [fields[key] for key in ("trigger", "source", "reason") if key in fields]
         if all(_fits(matcher, kind) for kind in kinds):
-            yield found
+            yield fields
 
     def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
         """See `ForeignFormat.variables`."""
         return {"CLAUDE_PROJECT_DIR": folder}
 
-    def transcript(self, told: dict[str, Any]) -> bytes:
+    def transcript(self, moment: dict[str, Any]) -> bytes:
         """Return the messages, calls and results at a stop, one a line."""
         lines: list[dict[str, Any]] = []
-        for event in msgspec.json.decode(msgspec.json.encode(told.get("events", ()))):
+        for event in msgspec.json.decode(msgspec.json.encode(moment.get("events", ()))):
             role, content = "user", event.get("content", [])
             match event["type"]:
                 case "message":
@@ -228,107 +232,109 @@ class ClaudeCode:
     def answer(
         self,
         ran: HookOutput,
-        told: dict[str, Any],
+        moment: dict[str, Any],
         place: HookPlace,
         context: ToolContext,
         name: str,
     ) -> HookAnswer | None:
         """See `ForeignFormat.answer`."""
-        on = told["on"]
-        given = _output(ran)
-        special = as_object(given.get("hookSpecificOutput"))
-        if message := _text(given, "systemMessage"):
+        on = moment["on"]
+        output = _output(ran)
+        special = as_object(output.get("hookSpecificOutput"))
+        if message := _text(output, "systemMessage"):
             context.note(f"hook:{name}", message, {"on": on})
-        context_text = _text(special, "additionalContext") or _text(given, "additionalContext")
+        context_text = _text(special, "additionalContext") or _text(output, "additionalContext")
         is_text = not ran.out.lstrip().startswith(b"{")
         if is_text and ran.code == 0 and on in ("message", "start"):
-            context_text = _shown(ran.out)  # there a plain text is for the model
-        reason = _text(special, "permissionDecisionReason") or _text(given, "reason")
-        decision = _decision(special, "permissionDecision") or _decision(given, "decision")
-        halts = _halts(ran, given)
+            context_text = _as_text(ran.out)  # there a plain text is for the model
+        reason = _text(special, "permissionDecisionReason") or _text(output, "reason")
+        decision = _decision(special, "permissionDecision") or _decision(output, "decision")
+        halts = _halts(ran, output)
         if halts and on == "stop":
             return None  # the run ends, whatever else the command says
         if halts or ran.code == DENY_EXIT_CODE:
             decision = "deny"
-            reason = reason or _text(given, "stopReason") or _shown(ran.err) or message
+            reason = reason or _text(output, "stopReason") or _as_text(ran.err) or message
         if on == "stop" and context_text and decision not in _DENIALS:
             decision, reason = "deny", context_text  # a feedback, with which the work goes on
         if decision in _ASKS:
-            decision = _ask_user(context, reason, told)
+            decision = _ask_user(context, reason, moment)
         if decision in _DENIALS:
-            return _denial(told, reason or message, context_text, place)
-        return HookAnswer(None, context_text * place.adds, _claude_change(told, special))
+            return _denial(moment, reason or message, context_text, place)
+        return HookAnswer(None, context_text * place.adds, _claude_change(moment, special))
 
 
 class OpenHands:
     """The hook commands of OpenHands."""
 
-    def requests(self, told: dict[str, Any], folder: str, matcher: str) -> Iterator[dict[str, Any]]:
+    def requests(
+        self, moment: dict[str, Any], folder: str, matcher: str
+    ) -> Iterator[dict[str, Any]]:
         """See `ForeignFormat.requests`."""
-        event = EVENTS[told["on"], told["when"]]
-        found: dict[str, Any] = {
+        event = EVENTS[moment["on"], moment["when"]]
+        fields: dict[str, Any] = {
             "event_type": event,
             "tool_name": None,
             "tool_input": None,
             "tool_response": None,
             "message": None,
-            "session_id": told["conversation_id"],
+            "session_id": moment["conversation_id"],
             "working_dir": folder,
             "metadata": {},
         }
-        match told["on"]:
+        match moment["on"]:
             case "condensation":
                 return
             case "tool":
-                call, result = told["call"], cast("ToolResult | None", told.get("result"))
+                call, result = moment["call"], cast("ToolResult | None", moment.get("result"))
                 if result is not None and result.is_error:
                     return
                 name = _OPENHANDS_TOOLS.get(call["name"], _Name(call["name"]))
-                arguments = name.given(call["arguments"])
-                found |= {"tool_name": name.tool, "tool_input": arguments}
+                arguments = name.to_foreign(call["arguments"])
+                fields |= {"tool_name": name.tool, "tool_input": arguments}
                 if result is not None:
-                    found["tool_response"] = {"content": result.content, "is_error": False}
+                    fields["tool_response"] = {"content": result.content, "is_error": False}
             case "message":
-                found["message"] = told["text"]
+                fields["message"] = moment["text"]
             case "stop":
-                found["metadata"] = {"reason": "finish"}
+                fields["metadata"] = {"reason": "finish"}
             case _:
                 pass
-        if matcher in _ALL or re.fullmatch(regex(matcher), found["tool_name"] or ""):
-            yield found
+        if matcher in _ALL or re.fullmatch(regex(matcher), fields["tool_name"] or ""):
+            yield fields
 
     def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
         """See `ForeignFormat.variables`."""
-        found = {
+        variables = {
             "OPENHANDS_PROJECT_DIR": folder,
             "OPENHANDS_SESSION_ID": request["session_id"],
             "OPENHANDS_EVENT_TYPE": request["event_type"],
         }
         name = request["tool_name"]
-        return {**found, "OPENHANDS_TOOL_NAME": name} if name else found
+        return {**variables, "OPENHANDS_TOOL_NAME": name} if name else variables
 
-    def transcript(self, told: dict[str, Any]) -> bytes:
+    def transcript(self, moment: dict[str, Any]) -> bytes:
         """Return b"": OpenHands has none."""
         return b""
 
     def answer(
         self,
         ran: HookOutput,
-        told: dict[str, Any],
+        moment: dict[str, Any],
         place: HookPlace,
         context: ToolContext,
         name: str,
     ) -> HookAnswer | None:
         """See `ForeignFormat.answer`."""
-        given = _output(ran)
-        added = _text(given, "additionalContext")
-        reason = _text(given, "reason")
-        denies = ran.code == DENY_EXIT_CODE or _halts(ran, given)
-        decision = "deny" if denies else _decision(given, "decision")
+        output = _output(ran)
+        added = _text(output, "additionalContext")
+        reason = _text(output, "reason")
+        denies = ran.code == DENY_EXIT_CODE or _halts(ran, output)
+        decision = "deny" if denies else _decision(output, "decision")
         if decision in _ASKS:
-            decision = _ask_user(context, reason, told)
+            decision = _ask_user(context, reason, moment)
         if decision in _DENIALS:
-            return _denial(told, reason or _shown(ran.err), added, place)
+            return _denial(moment, reason or _as_text(ran.err), added, place)
         return HookAnswer(None, added * place.adds)
 
 
@@ -349,10 +355,10 @@ def _fits(matcher: str, name: str) -> bool:
 FOREIGN: Mapping[str, ForeignFormat] = {"claude-code": ClaudeCode(), "openhands": OpenHands()}
 
 
-def _denial(told: dict[str, Any], reason: str, added: str, place: HookPlace) -> HookAnswer | None:
+def _denial(moment: dict[str, Any], reason: str, added: str, place: HookPlace) -> HookAnswer | None:
     """Return the answer of a command that denies. What has happened already cannot be denied: the
     model is told the reason beside the result."""
-    on, after = told["on"], told["when"] == "after"
+    on, after = moment["on"], moment["when"] == "after"
     if after:
         return HookAnswer(None, "\n".join(text for text in (reason, added) if text))
     if not place.denies:
@@ -365,9 +371,9 @@ def _denial(told: dict[str, Any], reason: str, added: str, place: HookPlace) -> 
 def note_failure(ran: HookOutput, context: ToolContext, name: str) -> None:
     """Note a command that failed, or raise `HookFailed` for one that was killed or not found."""
     if not 0 <= ran.code < _NOT_RUN:
-        raise HookFailed(f"failed: the command ended with {ran.code}: {_shown(ran.err)}")
+        raise HookFailed(f"failed: the command ended with {ran.code}: {_as_text(ran.err)}")
     text = f"the command ended with exit code {ran.code}, which denies nothing"
-    context.note(f"hook:{name}", f"{text}: {_shown(ran.err)}", {"failed": True})
+    context.note(f"hook:{name}", f"{text}: {_as_text(ran.err)}", {"failed": True})
 
 
 def _output(ran: HookOutput) -> dict[str, Any]:
@@ -396,39 +402,39 @@ def _is_json(data: bytes) -> bool:
     return True
 
 
-def _halts(ran: HookOutput, given: dict[str, Any]) -> bool:
+def _halts(ran: HookOutput, output: dict[str, Any]) -> bool:
     """Return whether a command's `continue` is false. Raises `HookFailed` for a value that is no
     boolean, unless the exit code speaks for itself."""
-    value = given.get("continue")
+    value = output.get("continue")
     if value is not None and not isinstance(value, bool) and ran.code == 0:
         raise HookFailed("failed: the command printed a continue that is neither true nor false")
     return value is False
 
 
-def _text(given: dict[str, Any], key: str) -> str:
-    value = given.get(key)
+def _text(fields: dict[str, Any], key: str) -> str:
+    value = fields.get(key)
     return "" if value is None else clean(str(value))[:_MAX_TEXT_CHARS]
 
 
-def _shown(data: bytes) -> str:
+def _as_text(data: bytes) -> str:
     return clean(data.decode("utf-8", "replace").strip())[:_MAX_TEXT_CHARS]
 
 
-def _decision(given: dict[str, Any], key: str) -> str:
+def _decision(fields: dict[str, Any], key: str) -> str:
     """Return a decision, "" if there is none. Raises `HookFailed` for an unknown one, which may
     have been meant as a denial."""
-    value = given.get(key)
+    value = fields.get(key)
     if value is None:
         return ""
-    found = str(value).lower()
-    if found not in _DECISIONS:
-        raise HookFailed(f"failed: the command printed the {key} {found[:80]!r}")
-    return found
+    decision = str(value).lower()
+    if decision not in _DECISIONS:
+        raise HookFailed(f"failed: the command printed the {key} {decision[:80]!r}")
+    return decision
 
 
-def _ask_user(context: ToolContext, reason: str, told: dict[str, Any]) -> str:
+def _ask_user(context: ToolContext, reason: str, moment: dict[str, Any]) -> str:
     """Ask the user about a call, and return the decision."""
-    call = told.get("call", {})
+    call = moment.get("call", {})
     arguments = msgspec.json.encode(call.get("arguments", {})).decode()[:2000]
     question = f"{reason or 'A hook asks for your approval.'}\n{call.get('name', '')} {arguments}"
     return "deny" if context.ask(question) is None else "allow"
@@ -446,21 +452,21 @@ def _claude_calls(
             ]
         except RuntimeFault as error:
             raise HookFailed(f"failed: {error}") from error
-    known = _claude_name(name, arguments)
-    if known is None:
+    foreign_name = _claude_name(name, arguments)
+    if foreign_name is None:
         server, dot, tool = name.partition(".")
         return [(f"mcp__{server}__{tool}" if dot else name, arguments)]
-    found = known.given(arguments)
-    if isinstance(path := found.get("file_path"), str):
-        found["file_path"] = _path(folder, path)
-    return [(known.tool, found)]
+    foreign_arguments = foreign_name.to_foreign(arguments)
+    if isinstance(path := foreign_arguments.get("file_path"), str):
+        foreign_arguments["file_path"] = _path(folder, path)
+    return [(foreign_name.tool, foreign_arguments)]
 
 
 def _tool_use(call: dict[str, Any]) -> dict[str, Any]:
     arguments = call.get("arguments", {})
-    known = _claude_name(call["name"], arguments) or _Name(call["name"])
-    input = known.given(arguments)
-    return {"type": "tool_use", "id": call["id"], "name": known.tool, "input": input}
+    foreign_name = _claude_name(call["name"], arguments) or _Name(call["name"])
+    input = foreign_name.to_foreign(arguments)
+    return {"type": "tool_use", "id": call["id"], "name": foreign_name.tool, "input": input}
 
 
 def _path(folder: str, path: str) -> str:
@@ -483,23 +489,23 @@ def _edits(file: patches.FilePatch, folder: str) -> Iterator[tuple[str, dict[str
         yield "Write", {"file_path": _path(folder, file.move_to), "content": new}
 
 
-def _claude_change(told: dict[str, Any], special: dict[str, Any]) -> Any:
+def _claude_change(moment: dict[str, Any], special: dict[str, Any]) -> Any:
     """Return the changed arguments or result of a call; None for no change."""
-    if told["on"] != "tool":
+    if moment["on"] != "tool":
         return None
-    if told["when"] == "after":
+    if moment["when"] == "after":
         output = special.get("updatedToolOutput")
         if output is None:
             return None
         text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
         return ToolResult((TextContent(clean(text)),))
-    changed: Any = special.get("updatedInput")
-    if changed is None:
+    updated_input: Any = special.get("updatedInput")
+    if updated_input is None:
         return None
-    if not isinstance(changed, dict):
+    if not isinstance(updated_input, dict):
         raise HookFailed("failed: the command printed an updatedInput that is not an object")
-    call = told["call"]
+    call = moment["call"]
     if call["name"] == "apply_patch":
         raise HookFailed("failed: the command printed an updatedInput, and this is a patch")
     name = _claude_name(call["name"], call["arguments"]) or _Name(call["name"])
-    return name.taken(cast("dict[str, Any]", changed))
+    return name.from_foreign(cast("dict[str, Any]", updated_input))

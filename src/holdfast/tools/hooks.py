@@ -217,10 +217,10 @@ def check(hooks: Sequence[Any], who: str = "") -> None:
     for hook in hooks:
         if isinstance(hook, Hook):
             _check_hook(hook)
-        given = isinstance(hook, Hook) and (
+        has_action = isinstance(hook, Hook) and (
             hook.is_function or hook.command or hook.prompt or hook.agent is not None
         )
-        if not given:
+        if not has_action:
             form = (
                 "Hook(before=..., after=..., tools=...) with at least one of the two, or a command,"
                 " a prompt or an agent"
@@ -409,8 +409,8 @@ def _matching(hooks: Iterable[BoundHook], name: str) -> Iterator[BoundHook]:
 
 
 def _describe_call(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
-    told = {"call": {"id": call.id, "name": call.name, "arguments": call.arguments}}
-    return told if result is None else {**told, "result": result}
+    description = {"call": {"id": call.id, "name": call.name, "arguments": call.arguments}}
+    return description if result is None else {**description, "result": result}
 
 
 class Refused(ToolError):

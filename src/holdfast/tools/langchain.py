@@ -283,10 +283,10 @@ def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
     """Return the names of arguments that LangChain fills in. Raises `ConfigurationError` if only
     LangGraph can provide one of them."""
     fields = as_object(getattr(getattr(tool, "args_schema", None), "model_fields", None))
-    shown = as_object(schema.get("properties"))
+    properties = as_object(schema.get("properties"))
     injected = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
     for name, field in fields.items():
-        if name in shown or getattr(field, "alias", None) in shown:
+        if name in properties or getattr(field, "alias", None) in properties:
             continue
         injected.add(name)
         if field.is_required() and "InjectedToolCallId" not in repr(
@@ -296,7 +296,7 @@ def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
                 f"LangChain tool {tool.name!r} needs {name!r}, which only LangGraph injects. Bind"
                 " it first: wrap the function in one that gives it."
             )
-    return frozenset(injected - shown.keys())
+    return frozenset(injected - properties.keys())
 
 
 def _is_run_missing(tool: Any, error: BaseException) -> bool:
@@ -329,8 +329,8 @@ def _block_of(block: Content) -> dict[str, Any]:
             if block.data:
                 return _media(kind, base64.b64encode(block.data).decode(), block.mime_type)
             place = {"url": block.url} if block.url else {"file_id": block.file_id}
-            known = {"mime_type": block.mime_type} if block.mime_type else {}
-            return {"type": kind, **place, **known}
+            mime_fields = {"mime_type": block.mime_type} if block.mime_type else {}
+            return {"type": kind, **place, **mime_fields}
         case ResourceLink():
             text = f"{block.name}: {block.uri}" if block.name else block.uri
         case EmbeddedResource(resource):
@@ -359,10 +359,10 @@ def _content_block(block: Any) -> Content:
     if isinstance(block, str):
         return TextContent(clean(block))
     if isinstance(block, dict):
-        found = cast("dict[str, Any]", block)
-        if found.get("type") == "text" and isinstance(found.get("text"), str):
-            return TextContent(clean(found["text"]))
-        media = _media_block(found)
+        fields = cast("dict[str, Any]", block)
+        if fields.get("type") == "text" and isinstance(fields.get("text"), str):
+            return TextContent(clean(fields["text"]))
+        media = _media_block(fields)
         if media is not None:
             return media
     try:

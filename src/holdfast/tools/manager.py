@@ -239,8 +239,8 @@ class ToolManager:
         if discovery is None:
             return []
         if id is None:
-            wanted = self._catalogue.wanted_services
-            ids = [one for one, source in sources.items() if not source.lazy or one in wanted]
+            services = self._catalogue.wanted_services
+            ids = [one for one, source in sources.items() if not source.lazy or one in services]
         else:
             ids = [id]
             if force:
@@ -259,12 +259,18 @@ class ToolManager:
         if discovery is None or not missing:
             self.discover()
             return
-        sources, wanted = discovery.sources, self._catalogue.wanted_services
+        sources, services = discovery.sources, self._catalogue.wanted_services
         of = {name: name.partition(".")[0] for name in missing}
-        lazy = {id for id in of.values() if id in sources and sources[id].lazy and id not in wanted}
+        lazy = {
+            id for id in of.values() if id in sources and sources[id].lazy and id not in services
+        }
         self._catalogue.want(tools=[name for name, id in of.items() if id in lazy])
         discovery.ask(
-            [id for id, source in sources.items() if not source.lazy or id in wanted or id in lazy]
+            [
+                id
+                for id, source in sources.items()
+                if not source.lazy or id in services or id in lazy
+            ]
         )
 
     def search(self, words: str, limit: int = 10) -> list[Tool]:
@@ -290,7 +296,7 @@ class ToolManager:
     @property
     def held(self) -> dict[str, str]:
         """Remote tools held back because their definition changed: the change by name."""
-        return {name: held.change for name, held in self._catalogue.held.items()}
+        return {name: entry.change for name, entry in self._catalogue.held_tools.items()}
 
     def approve(self, name: str, change: str | None = None) -> Tool:
         """Approve a tool that is held back, in its current version, and add it. `change` is the
@@ -330,11 +336,11 @@ class ToolManager:
         return None
 
     def _refuse_held(self, name: str) -> None:
-        held = self._catalogue.find_held(name)
-        if held is not None:
+        entry = self._catalogue.find_held(name)
+        if entry is not None:
             raise ToolError(
-                f"{held.tool.name!r} is held back until somebody approves its new definition:"
-                f" {held.change}.",
+                f"{entry.tool.name!r} is held back until somebody approves its new definition:"
+                f" {entry.change}.",
                 "authentication",
             )
 
@@ -354,8 +360,8 @@ class ToolManager:
     def with_canonical_names(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
         """Return a model's calls under canonical names, by which hooks and rules know them. A
         model may use the wire name of an earlier request."""
-        known = self._tools.tools
-        names = [one.name if one.name in known else self.canonical(one.name) for one in calls]
+        tools = self._tools.tools
+        names = [one.name if one.name in tools else self.canonical(one.name) for one in calls]
         return tuple(
             [
                 call if name == call.name else msgspec.structs.replace(call, name=name)
@@ -544,7 +550,7 @@ class ToolManager:
                 result = hooks.after(call, result, context)
             except ToolError as error:
                 return failed_result(error, hooks)
-        return self._calls.shown(call, result)
+        return self._calls.limit_result(call, result)
 
     def __enter__(self) -> ToolManager:
         return self
@@ -572,8 +578,8 @@ def _invalid(call: ToolCall) -> ToolError:
 def _as_tool(tool: Any) -> Tool:
     if isinstance(tool, Tool):
         return tool
-    named = isinstance(getattr(tool, "name", None), str)
-    langchain = named and callable(getattr(tool, "invoke", None))
+    has_name = isinstance(getattr(tool, "name", None), str)
+    langchain = has_name and callable(getattr(tool, "invoke", None))
     if callable(tool) and not langchain:
         return Tool.from_function(tool)
     hint = ""

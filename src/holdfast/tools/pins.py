@@ -60,11 +60,11 @@ class Pins:
         pins = {tool.name: _pin(tool) for tool in tools}
 
         def unapproved() -> dict[str, _Pin]:
-            known = self._approved
+            approved = self._approved
             return {
                 name: pin
                 for name, pin in pins.items()
-                if name not in known or known[name].hash != pin.hash
+                if name not in approved or approved[name].hash != pin.hash
             }
 
         with self._lock:
@@ -120,10 +120,10 @@ class Pins:
         try:
             with _locked(self.path):
                 self._read()
-                held = merged()
+                all_pins = merged()
                 beside = self.path.with_name(f"{self.path.name}.new")
                 with beside.open("wb") as file:
-                    file.write(msgspec.json.format(_sorted.encode(held), indent=1) + b"\n")
+                    file.write(msgspec.json.format(_sorted.encode(all_pins), indent=1) + b"\n")
                     file.flush()
                     os.fsync(file.fileno())
                 beside.replace(self.path)
@@ -131,7 +131,7 @@ class Pins:
             raise StoreError(
                 f"Pins: {str(self.path)!r} cannot be written: {type(error).__name__}: {error}."
             ) from error
-        self._approved = held
+        self._approved = all_pins
 
 
 @contextlib.contextmanager
@@ -185,13 +185,13 @@ def _places(place: str, before: Any, now: Any) -> list[tuple[str, bool]]:
     if isinstance(before, dict) and isinstance(now, dict):
         old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", now)
         return [
-            found
+            change
             for key in sorted({*old, *new})
-            for found in _places(f"{place}.{key}", old.get(key), new.get(key))
+            for change in _places(f"{place}.{key}", old.get(key), new.get(key))
         ]
     was, is_ = _sorted.encode(before).decode(), _sorted.encode(now).decode()
     if was == is_:  # compared as JSON, because True == 1 in Python
         return []
     whole = max(len(was), len(is_)) <= _MAX_VALUE_CHARS
-    shown = [cut(text, _MAX_VALUE_CHARS) for text in (was, is_)]
-    return [(f"{place[1:]} was {shown[0]}, is {shown[1]}", whole)]
+    texts = [cut(text, _MAX_VALUE_CHARS) for text in (was, is_)]
+    return [(f"{place[1:]} was {texts[0]}, is {texts[1]}", whole)]

@@ -65,14 +65,14 @@ def _mcp_form(value: Any) -> dict[str, Any] | None:
         value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if not isinstance(value, dict) or not isinstance(value.get("content"), list):  # pyright: ignore[reportUnknownMemberType]
         return None
-    found = cast("dict[str, Any]", value)
-    content = cast("list[Any]", found["content"])
+    result = cast("dict[str, Any]", value)
+    content = cast("list[Any]", result["content"])
     blocks = all(
         isinstance(block, dict) and cast("dict[str, Any]", block).get("type") in _MCP_TYPES
         for block in content
     )
-    sure = bool(content) or isinstance(found.get("isError"), bool)
-    return found if blocks and sure and found.keys() <= _MCP_KEYS else None
+    sure = bool(content) or isinstance(result.get("isError"), bool)
+    return result if blocks and sure and result.keys() <= _MCP_KEYS else None
 
 
 def _normalize(tool: str, result: ToolResult) -> ToolResult:

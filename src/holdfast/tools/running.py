@@ -286,8 +286,8 @@ def _wait_for_call(done: threading.Event, timeout: float, context: ToolContext) 
     """Wait `timeout` seconds, not counting questions. Return True if the call has ended."""
     began, remaining = time.monotonic(), timeout
     while not done.wait(remaining):
-        asked, asking = context.asked_for()
-        remaining = timeout + asked - (time.monotonic() - began)
+        question_seconds, asking = context.asked_for()
+        remaining = timeout + question_seconds - (time.monotonic() - began)
         if asking:
             remaining = max(remaining, _POLL_SECONDS)
         elif remaining <= 0:

@@ -115,10 +115,10 @@ class Secrets:
     def limited(self, names: Iterable[str]) -> Secrets:
         """Return secrets of which only `names` can be used; the others are still masked. Raises
         `NotFound`."""
-        found = Secrets({})
-        found._masked, found._forms, found._lock = self._masked, self._forms, self._lock
-        found._sources = {name: self._find(name) for name in names}
-        return found
+        result = Secrets({})
+        result._masked, result._forms, result._lock = self._masked, self._forms, self._lock
+        result._sources = {name: self._find(name) for name in names}
+        return result
 
     def replacing(self, earlier: Secrets | None) -> Secrets:
         """Return these secrets, by which the values of `earlier` ones are still masked."""
@@ -174,26 +174,26 @@ class Secrets:
     def named_in(self, command: str) -> dict[str, str]:
         """Return the values of the secrets that a shell command names, for its environment."""
         words = set(_WORD.findall(command))
-        found = {name: self.get(name) for name in self._sources if name in words}
-        for name, value in found.items():
+        values = {name: self.get(name) for name in self._sources if name in words}
+        for name, value in values.items():
             if len(value.encode()) > _MAX_VARIABLE_BYTES:
                 raise ToolError(
                     f"The secret {name} is too long for an environment variable, so no command can"
                     " use it.",
                     retryable=False,
                 )
-        return found
+        return values
 
     def _find(self, name: str) -> Secret:
-        found = self._sources.get(name)
-        if found is None:
+        secret = self._sources.get(name)
+        if secret is None:
             there = ", ".join(self.names) or "none"
             raise NotFound(
                 f"There is no secret {name!r} in this conversation. There are: {there}.",
                 "secret",
                 name,
             )
-        return found
+        return secret
 
     def mask_from_now_on(self, name: str, value: str) -> None:
         """Mask a value that no call can get, such as one that was replaced."""
@@ -254,8 +254,8 @@ class Secrets:
             return masked
         if isinstance(value, int | float) and not isinstance(value, bool):
             text = str(value)
-            shown = self.mask(text) if len(text) >= MIN_CHARACTERS else text
-            return value if shown == text else shown
+            masked_text = self.mask(text) if len(text) >= MIN_CHARACTERS else text
+            return value if masked_text == text else masked_text
         if isinstance(value, msgspec.Struct):
             changes: dict[str, Any] = {}
             own = () if isinstance(value, BLOCKS) else _OWN_FIELDS
@@ -281,8 +281,8 @@ class Secrets:
             error.args = (masked, *error.args[1:])
         cause: BaseException | None = error.__cause__ or error.__context__
         while cause is not None:
-            shown = f"{cause} {cause!r} {vars(cause)!r}"
-            if self.mask(shown) != shown:
+            text = f"{cause} {cause!r} {vars(cause)!r}"
+            if self.mask(text) != text:
                 error.__cause__ = error.__context__ = None
                 break
             cause = cause.__cause__ or cause.__context__
@@ -296,32 +296,32 @@ class StreamMask:
     """A mask for text or output that comes in pieces: a value that is split over two pieces is
     masked, too. The end of a piece that may be the beginning of a value is held back."""
 
-    __slots__ = ("_held", "_secrets")
+    __slots__ = ("_secrets", "_tail")
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
-        self._held = b""
+        self._tail = b""
 
     def feed(self, data: bytes) -> bytes:
         """Return the output that is certain, with the values masked."""
-        data = self._held + data
+        data = self._tail + data
         cut = len(data) - self._undecided(data)
         # A value that ends in the held part begins in it, too.
         while (begin := self._before(data, cut)) < cut:
             cut = begin
-        self._held = data[cut:]
+        self._tail = data[cut:]
         return self._secrets.mask_bytes(data[:cut])
 
     def feed_text(self, text: str) -> str:
         """Return the text that is certain, with the values masked."""
-        found = self.feed(text.encode(errors="surrogatepass"))
+        output = self.feed(text.encode(errors="surrogatepass"))
         # a form begins at a character's first byte, so that no character is cut
-        return found.decode(errors="surrogatepass")
+        return output.decode(errors="surrogatepass")
 
     def flush(self) -> bytes:
         """Return the end that was held back; nothing follows."""
-        held, self._held = self._held, b""
-        return self._secrets.mask_bytes(held)
+        tail, self._tail = self._tail, b""
+        return self._secrets.mask_bytes(tail)
 
     def _before(self, data: bytes, cut: int) -> int:
         """Return the beginning of a value that lies across `cut`, or `cut`."""
@@ -385,33 +385,33 @@ def _forms(name: str, value: str) -> list[_Form]:
     plain = {value, value.strip()} | {
         line.strip() for line in value.splitlines() if len(line.strip()) >= _MIN_LINE
     }
-    found: dict[str, str] = {}
+    by_form: dict[str, str] = {}
     for text in plain:
         # by Python, and by a shell in either kind of quotes
         quoted = [repr(text)[1:-1], text.replace("'", "'\\''")]
         quoted.append(re.sub(r'([$`"\\])', r"\\\1", text))
         for form in (*_json_forms(text), *_url_forms(text), *quoted):
-            found[form] = mask
+            by_form[form] = mask
         for form in _base64_forms(text.encode()):
             # Of the same length and alphabet: data around it can still be decoded.
-            found.setdefault(form, ("SECRET" * (len(form) // 6 + 1))[: len(form)])
-    return [_Form(one, by, one.encode(), by.encode()) for one, by in found.items()]
+            by_form.setdefault(form, ("SECRET" * (len(form) // 6 + 1))[: len(form)])
+    return [_Form(one, by, one.encode(), by.encode()) for one, by in by_form.items()]
 
 
 def _json_forms(text: str) -> list[str]:
-    found = [text]
+    forms = [text]
     wide = narrow = text
     for _ in range(3):
         wide = msgspec.json.encode(wide).decode()[1:-1]
         narrow = _ascii_json(narrow)
-        found += [wide, narrow]
-    found += [form.replace("/", "\\/") for form in found[1:3]]
+        forms += [wide, narrow]
+    forms += [form.replace("/", "\\/") for form in forms[1:3]]
     # as Go and .NET write it for HTML, and with capital digits
-    html = [re.sub("[<>&'+]", lambda one: f"\\u{ord(one[0]):04x}", form) for form in found[1:3]]
-    found += html
-    return found + [
+    html = [re.sub("[<>&'+]", lambda one: f"\\u{ord(one[0]):04x}", form) for form in forms[1:3]]
+    forms += html
+    return forms + [
         re.sub(r"\\u[0-9a-f]{4}", lambda code: "\\u" + code[0][2:].upper(), form)
-        for form in (found[2], *html)
+        for form in (forms[2], *html)
     ]
 
 
@@ -424,20 +424,20 @@ def _ascii_json(text: str) -> str:
 def _url_forms(text: str) -> list[str]:
     from urllib.parse import quote, quote_plus  # loaded late, as above
 
-    found = [quote(text, safe=""), quote(text), quote_plus(text), quote(text, safe="!'()*")]
-    return found + [re.sub(r"%..", lambda code: code[0].lower(), form) for form in found]
+    forms = [quote(text, safe=""), quote(text), quote_plus(text), quote(text, safe="!'()*")]
+    return forms + [re.sub(r"%..", lambda code: code[0].lower(), form) for form in forms]
 
 
 def _base64_forms(data: bytes) -> list[str]:
     """Return the characters of base64 that depend on `data` alone, for each position of `data`
     in groups of three bytes; both alphabets; and wrapped as programs do."""
-    found: list[str] = []
+    forms: list[str] = []
     for offset, skipped in ((0, 0), (1, 2), (2, 3)):
         text = b2a_base64(bytes(offset) + data, newline=False).decode()
         core = text[skipped : (offset + len(data)) * 8 // 6]
-        found += [core, core.replace("+", "-").replace("/", "_")]
-    whole = found[0]
+        forms += [core, core.replace("+", "-").replace("/", "_")]
+    whole = forms[0]
     if len(whole) > 76:
         for end in ("\n", "\r\n"):
-            found.append(end.join(whole[at : at + 76] for at in range(0, len(whole), 76)))
-    return found
+            forms.append(end.join(whole[at : at + 76] for at in range(0, len(whole), 76)))
+    return forms

@@ -81,12 +81,12 @@ class Skills:
         """Return the system prompt's section on the other skills: their names and descriptions, and
         how to read one. "" if there are none. Skills whose description does not fit are listed by
         name."""
-        shown = {skill.name: text for skill, text in self.always()}
-        listed = [skill for skill in self._readable() if skill.name not in shown]
+        texts = {skill.name: text for skill, text in self.always()}
+        listed = [skill for skill in self._readable() if skill.name not in texts]
         if not listed:
             return ""
         lines = [f"- {_describe(skill)}" for skill in listed]
-        remaining = self.total - sum(map(len, shown.values()))
+        remaining = self.total - sum(map(len, texts.values()))
         fitting = sum(used <= remaining for used in accumulate(len(line) + 1 for line in lines))
         if rest := [skill.name for skill in listed[fitting:]]:
             count = len(rest) - _MAX_LISTED_SKILLS
@@ -134,10 +134,10 @@ class Skills:
         part that is shown when the user asks for it cannot be read."""
         skill = self._skills.get(name)
         if skill is None:
-            known = [one.name for one in self._readable()]
+            names = [one.name for one in self._readable()]
             raise ToolNotFound(
-                f"There is no skill {name!r}.{did_you_mean(name, known)} There are:"
-                f" {', '.join(known) or 'none'}."
+                f"There is no skill {name!r}.{did_you_mean(name, names)} There are:"
+                f" {', '.join(names) or 'none'}."
             )
         if skill.user_only and (offset < self.each if file is None else _is_own(skill, file)):
             raise ToolError(
@@ -322,10 +322,10 @@ def _file(skill: Skill, file: str) -> str:
 
 
 def _no_such_file(skill: Skill, file: str, names: Iterable[str]) -> ToolNotFound:
-    known = list(names)
+    file_names = list(names)
     return ToolNotFound(
-        f"The skill {skill.name!r} has no file {file!r}.{did_you_mean(file, known)} It has:"
-        f" {', '.join(known) or 'none'}."
+        f"The skill {skill.name!r} has no file {file!r}.{did_you_mean(file, file_names)} It has:"
+        f" {', '.join(file_names) or 'none'}."
     )
 
 
@@ -345,8 +345,8 @@ def as_text(skill: Skill) -> Skill:
         if (remaining := remaining - len(content)) < 0:
             break
         files[name] = content
-    kept = ("name", "description", "triggers", "paths", "always", "user_only")
-    return Skill(text=text, files=files, **{name: getattr(skill, name) for name in kept})
+    field_names = ("name", "description", "triggers", "paths", "always", "user_only")
+    return Skill(text=text, files=files, **{name: getattr(skill, name) for name in field_names})
 
 
 def _files(root: Path) -> Iterator[str]:

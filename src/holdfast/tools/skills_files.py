@@ -111,13 +111,13 @@ def read_skill(path: Path) -> Skill:
     description = _text_of(head.get("description")) or next(iter(lines), "")
     metadata = head.get("metadata")
     name = unicodedata.normalize("NFKC", one_line(name))
-    shown = shown_when(head, name)
+    conditions = shown_when(head, name)
     return Skill(
         name,
         description[: _MAX_CHARS["description"]],
         str(path),
         folder,
-        shown.triggers,
+        conditions.triggers,
         _text_of(head.get("license")),
         _text_of(head.get("compatibility")),
         _names(head.get("allowed-tools")),
@@ -125,15 +125,15 @@ def read_skill(path: Path) -> Skill:
         if isinstance(metadata, Map)
         else {},
         tuple(problems),
-        shown.paths,
-        shown.always,
+        conditions.paths,
+        conditions.always,
         # Other skills are read on request.
-        body.strip() if shown.triggers or shown.paths or shown.always else "",
-        user_only=shown.user_only,
+        body.strip() if conditions.triggers or conditions.paths or conditions.always else "",
+        user_only=conditions.user_only,
     )
 
 
-class Shown(NamedTuple):
+class ShowConditions(NamedTuple):
     """The conditions under which a skill is shown without a request."""
 
     triggers: tuple[str, ...]
@@ -142,7 +142,7 @@ class Shown(NamedTuple):
     user_only: bool
 
 
-def shown_when(head: Mapping[str, Any], name: str) -> Shown:
+def shown_when(head: Mapping[str, Any], name: str) -> ShowConditions:
     """Return the conditions in front matter: `triggers`, `paths` and `always`. `metadata` may hold
     them too, which is where the specification permits them in a `SKILL.md`. OpenHands' `type: repo`
     means always. With Claude Code's `disable-model-invocation`, the user's words alone count, and
@@ -151,13 +151,13 @@ def shown_when(head: Mapping[str, Any], name: str) -> Shown:
     inner: Mapping[str, Any] = more if isinstance(more, Map) else {}
 
     def words(key: str) -> tuple[str, ...]:
-        found: list[Any] = []
+        members: list[Any] = []
         for value, apart in ((head.get(key), False), (inner.get(key), True)):
             if isinstance(value, Seq):
-                found += value
+                members += value
             else:
-                found += _text_of(value).split(",") if apart else [value]
-        lines = [one_line(_text_of(member)) for member in found]
+                members += _text_of(value).split(",") if apart else [value]
+        lines = [one_line(_text_of(member)) for member in members]
         return tuple(dict.fromkeys(filter(None, lines)))
 
     def flag(key: str) -> bool:
@@ -166,9 +166,9 @@ def shown_when(head: Mapping[str, Any], name: str) -> Shown:
 
     triggers = words("triggers")
     if flag("disable-model-invocation"):
-        return Shown(tuple(dict.fromkeys((*triggers, f"/{name}"))), (), False, True)
+        return ShowConditions(tuple(dict.fromkeys((*triggers, f"/{name}"))), (), False, True)
     is_repo = _text_of(head.get("type")).lower() == "repo"
-    return Shown(triggers, words("paths"), flag("always") or is_repo, False)
+    return ShowConditions(triggers, words("paths"), flag("always") or is_repo, False)
 
 
 def validate(head: Mapping[str, Any], folder: str) -> list[str]:

@@ -143,21 +143,21 @@ class Tool:
         settles = self.reconcile is None or callable(self.reconcile)
         if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise wrong("Tool: name", "1 to 128 letters, digits, '_', '-' or '.'", name)
-        given: Any = self  # callers are not all typed
-        bounded = isinstance(given.timeout, int | float) and 0 < given.timeout <= _MAX_SECONDS
+        untyped: Any = self  # callers are not all typed
+        bounded = isinstance(untyped.timeout, int | float) and 0 < untyped.timeout <= _MAX_SECONDS
         require(
             f"Tool {name!r}",
             self,
-            ("description", isinstance(given.description, str), "a str"),
-            ("annotations", type(given.annotations) is ToolAnnotations, "ToolAnnotations(...)"),
-            ("category", isinstance(given.category, str), "a str"),
+            ("description", isinstance(untyped.description, str), "a str"),
+            ("annotations", type(untyped.annotations) is ToolAnnotations, "ToolAnnotations(...)"),
+            ("category", isinstance(untyped.category, str), "a str"),
             ("timeout", timeout is None or bounded, "a number of seconds above 0 or None"),
-            ("retry", isinstance(given.retry, RetryPolicy | None), "RetryPolicy(...) or None"),
+            ("retry", isinstance(untyped.retry, RetryPolicy | None), "RetryPolicy(...) or None"),
             ("reconcile", settles, "a function of (call, context) or None"),
-            ("isolation", given.isolation in ("process", None), "'process' or None"),
+            ("isolation", untyped.isolation in ("process", None), "'process' or None"),
         )
-        if not isinstance(given._parallel, bool | None):
-            raise wrong(f"Tool {name!r}: parallel", "True, False or None", given._parallel)
+        if not isinstance(untyped._parallel, bool | None):
+            raise wrong(f"Tool {name!r}: parallel", "True, False or None", untyped._parallel)
 
     def _checked_schema(self, argument: str, schema: Any) -> dict[str, Any] | None:
         if schema is None:

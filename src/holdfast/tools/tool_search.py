@@ -28,24 +28,26 @@ def find_tools(manager: ToolManager) -> Tool:
             query: A few words for what you want to do, or a part of a tool's name.
             limit: How many tools to add at most.
         """
-        found = manager.search(query, max(1, min(limit, 50)))
+        tools = manager.search(query, max(1, min(limit, 50)))
         lines = [
             f"- {tool.name}: {tool.description.strip().partition(chr(10))[0][:200]}"
-            for tool in found
+            for tool in tools
         ]
         # The descriptions of unapproved tools are not searched.
-        wanted, part = _words(query), query.strip().lower()
-        held = [name for name in manager.held if wanted & _words(name) or part in name.lower()]
+        query_words, part = _words(query), query.strip().lower()
+        held_names = [
+            name for name in manager.held if query_words & _words(name) or part in name.lower()
+        ]
         notes = [
             f"- {name}: held back until somebody approves it; it cannot be called."
-            for name in held[:10]
+            for name in held_names[:10]
         ]
         notes += [f"(not searched: {error})" for error in manager.errors.values()]
         if not lines and not notes:
             return ToolResult((TextContent(f"No tool matches {query!r}. Try other words."),))
         # The first block describes the tools that were found: a definition may replace it.
         content = [TextContent("\n".join(part)) for part in (lines, notes) if part]
-        names = {FOUND_TOOLS: [tool.name for tool in found]} if found else {}
+        names = {FOUND_TOOLS: [tool.name for tool in tools]} if tools else {}
         return ToolResult(tuple(content), meta=names)
 
     reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True)
@@ -55,12 +57,12 @@ def find_tools(manager: ToolManager) -> Tool:
 def best_matches(words: str, tools: Sequence[Tool], limit: int) -> list[Tool]:
     """Return the best matches for `words`, the best first. A word counts more in a name than in a
     description, and more as a whole word than as a part of one."""
-    wanted = _words(words)
+    query_words = _words(words)
     scored: list[tuple[float, int, Tool]] = []
     for place, tool in enumerate(tools):
         name, description = _words(tool.name), _words(tool.description)
         score = 0.0
-        for word in wanted:
+        for word in query_words:
             score += 4 * (word in name) + 2 * (word in description)
             score += 1.5 * any(
                 word in other or (len(other) > 3 and other in word) for other in name - {word}
@@ -70,7 +72,7 @@ def best_matches(words: str, tools: Sequence[Tool], limit: int) -> list[Tool]:
             score += 8
         if score:
             scored.append((-score, place, tool))
-    return [tool for _, _, tool in sorted(scored, key=lambda found: found[:2])[:limit]]
+    return [tool for _, _, tool in sorted(scored, key=lambda entry: entry[:2])[:limit]]
 
 
 def _words(text: str) -> set[str]:

@@ -56,14 +56,14 @@ class Isolated:
         """Raise `ConfigurationError` if the callback's name leads to another object."""
         module = sys.modules[self._home]
         try:
-            named = lookup(module, self._qualname)
+            target = lookup(module, self._qualname)
         except AttributeError:
-            named = None
-        if named != self._callback:
+            target = None
+        if target != self._callback:
             raise ConfigurationError(
                 f"Tool {self._tool!r}: isolation='process' imports the callback by its name, but"
                 f" {self._qualname!r} in {module.__name__!r} is"
-                f" {'not there' if named is None else 'something else'}. Give a function under the"
+                f" {'not there' if target is None else 'something else'}. Give a function under the"
                 " name that it was defined with."
             )
 

@@ -191,9 +191,9 @@ def _refusal(error: ToolError) -> IsolatedFailure:
     import traceback
 
     trace = clean("".join(traceback.format_exception(error.__cause__ or error)))
-    known = (kind for kind in type(error).__mro__ if kind.__module__ == ToolError.__module__)
+    kinds = (kind for kind in type(error).__mro__ if kind.__module__ == ToolError.__module__)
     return IsolatedFailure(
-        next(known).__name__,
+        next(kinds).__name__,
         clean(str(error)),
         error.error_type,
         error.retryable,
