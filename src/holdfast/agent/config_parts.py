@@ -406,13 +406,13 @@ _ROUTER = {
     ),
     "pick": Key(NONEMPTY, _PICK, required=True),
 }
-_NAMED = {"named": Key(NONEMPTY, "The name of a model of an agent server.", required=True)}
+_NAMED_MODEL = {"named": Key(NONEMPTY, "The name of a model of an agent server.", required=True)}
 _MODEL_KINDS = {
     "name": _SETTINGS,
     "use": Section("usedModel", "a model that code makes", _part_keys("The model")),
     "fallback": Section("fallback", "models in order", _FALLBACK),
     "router": Section("router", "models by name", _ROUTER),
-    "named": Section("namedModel", "a model of an agent server", _NAMED),
+    "named": Section("namedModel", "a model of an agent server", _NAMED_MODEL),
 }
 _MODEL = Variants("model", "a model", _MODEL_KINDS)
 _MODEL_FORM = Either(text=NONEMPTY, map=_MODEL, what="a model's name or a mapping")

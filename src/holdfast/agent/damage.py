@@ -20,7 +20,7 @@ from holdfast.tools.json_values import as_list, as_object
 ABOUT = "damaged"  # `MessageAdded.about` of a stand-in
 
 _LOST_TEXT = "The result of this call is lost: its record was damaged."
-LOST = ToolResult.failure(_LOST_TEXT, "unknown", meta={"outcome": "unknown"})
+LOST_RESULT = ToolResult.failure(_LOST_TEXT, "unknown", meta={"outcome": "unknown"})
 _TEXTS = {
     "message": (
         "[A message stood here. Its record is damaged and cannot be read. If you need it, ask for"
@@ -52,7 +52,7 @@ def stand_in(
         place |= {"usage": usage, "cost": cost, "model": model}
         return ev.MessageAdded(content=content, sender="holdfast", about=ABOUT, **place)
     if kind == "toolResult" and (call_id := call_of(event)):
-        return ev.ToolCallFinished(call_id=call_id, result=LOST, **place)
+        return ev.ToolCallFinished(call_id=call_id, result=LOST_RESULT, **place)
     if kind == "status":
         status = event.fields.get("status")
         status = status if isinstance(status, str) else "paused"

@@ -25,7 +25,7 @@ from holdfast.tools.context import LendsModels
 from holdfast.tools.results import clean
 
 PROMPT = "The goal of your work: {goal}\nWhen you stop, it is judged whether the goal is reached."
-TOLD = "The goal is not reached yet: {missing}"
+MISSING_TEXT = "The goal is not reached yet: {missing}"
 _ATTEMPTS = 2  # of a judging model to answer in the form
 _OUTPUT_CHARACTERS = 4000  # of a failed command's output, its end
 _LOG_CHARACTERS = 60_000  # of the events that a model is shown, the latest
@@ -268,7 +268,7 @@ class Goal(msgspec.Struct, frozen=True):
 
     def told(self, missing: str) -> str:
         """Return the message to the model that the goal is not reached."""
-        return TOLD.format(missing=missing)
+        return MISSING_TEXT.format(missing=missing)
 
     def review(self, text: str, rounds: int, events: Callable[[], Any]) -> GoalReview:
         """Return the work that the judge judges; see `GoalReview`."""

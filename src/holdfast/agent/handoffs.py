@@ -33,7 +33,7 @@ MAIN = "main"
 `events.AgentConfigured.name` is ""."""
 META = "holdfast/handoff"
 
-ONCE = "Not done: an answer can hand over only once, and its first handoff counts."
+SECOND_HANDOFF = "Not done: an answer can hand over only once, and its first handoff counts."
 ITSELF = "Not done: you are {name!r}, so nothing is handed over. Go on yourself."
 SAME_MODEL = "Not done: {name!r} is your model already. Go on."
 UNPLANNED = (
@@ -178,7 +178,7 @@ def refused_handoffs(
             continue
         why = refusal(to) if isinstance(to, str) else ""
         if why or not first:
-            results[index] = ToolResult.failure(why or ONCE, "cancelled")
+            results[index] = ToolResult.failure(why or SECOND_HANDOFF, "cancelled")
         else:
             first = False
     return results

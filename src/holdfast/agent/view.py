@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.damage import LOST, stand_in
+from holdfast.agent.damage import LOST_RESULT, stand_in
 from holdfast.answer import COMPACTION
 from holdfast.content import TextContent, ToolCall, ToolResult, answer_seq
 from holdfast.llm.transcript import Transcript
@@ -107,7 +107,8 @@ class View:
 
     def _end_batch(self) -> None:
         for call_id, (call, result) in self._batch.items():
-            result = LOST if result is None else result  # providers reject a call without a result
+            if result is None:
+                result = LOST_RESULT  # providers reject a call without a result
             if call_id in self._trimmed:
                 result = trim_result(call_id, result, self._trimmed[call_id])
             self._place(answer_seq(call_id), (call, result))

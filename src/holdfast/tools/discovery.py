@@ -148,10 +148,10 @@ class Discovery:
 
     def _refuse_deadlock(self, me: int, states: Iterable[_State]) -> None:
         """Raise `ToolError` if this thread would wait for itself through these services."""
-        todo, seen = list(states), set[int]()
+        todo, visited = list(states), set[int]()
         while todo:
             state = todo.pop()
-            if state.asker is None or state.asker in seen:
+            if state.asker is None or state.asker in visited:
                 continue
             if state.asker == me:
                 raise ToolError(
@@ -160,7 +160,7 @@ class Discovery:
                     " those of a service that waits for it.",
                     retryable=False,
                 )
-            seen.add(state.asker)
+            visited.add(state.asker)
             todo += self._waits.get(state.asker, [])
 
     def _ask_all(self, mine: list[tuple[_State, Future[None]]], one_here: bool) -> None:
