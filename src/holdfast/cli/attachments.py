@@ -27,16 +27,16 @@ _TYPED = re.compile(r"(?P<type>[a-z]+/[\w.+-]+)=(?P<place>.+)", re.DOTALL)
 
 
 def attachments(
-    given: Iterable[str], option: str = "--attach", before: Iterable[FileContent] = ()
+    places: Iterable[str], option: str = "--attach", before: Iterable[FileContent] = ()
 ) -> tuple[FileContent, ...]:
     """Return the files at the paths and addresses that `option` names. They and the files `before`
     them belong to one message. Raises `UsageError`."""
-    found: list[FileContent] = []
-    left = MAX_BYTES - sum(len(file.data) for file in before)
-    for place in given:
-        found.append(_attachment(place, option, left))
-        left -= len(found[-1].data)
-    return tuple(found)
+    files: list[FileContent] = []
+    bytes_left = MAX_BYTES - sum(len(file.data) for file in before)
+    for place in places:
+        files.append(_attachment(place, option, bytes_left))
+        bytes_left -= len(files[-1].data)
+    return tuple(files)
 
 
 def split_places(text: str) -> list[str]:
@@ -63,7 +63,7 @@ def file_line(file: FileContent) -> str:
     return one_line(f"{file.name or file.url}{f' ({details})' if details else ''}")
 
 
-def _attachment(place: str, option: str, left: int) -> FileContent:
+def _attachment(place: str, option: str, bytes_left: int) -> FileContent:
     what = f"{option} {clip(place, 200)!r}"
     if not place.strip():
         raise UsageError(f"{option} takes a file or an address; it was given an empty text")
@@ -86,20 +86,20 @@ def _attachment(place: str, option: str, left: int) -> FileContent:
             raise UsageError(f"{what}: {error}") from error
     path = path_of(place)
     with unreadable(what):
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
+        info = path.stat()
+        if stat.S_ISDIR(info.st_mode):
             raise UsageError(f"{what} is a folder; name the files in it that you mean")
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
+        if not (stat.S_ISREG(info.st_mode) or stat.S_ISFIFO(info.st_mode)):
             raise UsageError(f"{what} is a device or a socket, not a file")
-        if found.st_size > left:
-            raise _too_large(what, size(found.st_size), left)
+        if info.st_size > bytes_left:
+            raise _too_large(what, size(info.st_size), bytes_left)
         try:
-            file = FileContent.from_path(path, kind, max_bytes=max(left, 0))
+            file = FileContent.from_path(path, kind, max_bytes=max(bytes_left, 0))
         except ConfigurationError:
             raise UsageError(f"{what} is empty") from None
         except OSError as error:
             if error.errno == errno.EFBIG:  # a pipe says its size only here
-                raise _too_large(what, f"more than {size(left)}", left) from None
+                raise _too_large(what, f"more than {size(bytes_left)}", bytes_left) from None
             raise
     if file.mime_type == _UNKNOWN_TYPE:
         raise UsageError(
@@ -115,10 +115,14 @@ def _scaled(what: str, file: FileContent) -> FileContent:
     if kind is None or not file.mime_type.startswith("image/"):
         return file
     try:
-        found = fitted(file.data, kind, MAX_PICTURE_BYTES, what)
+        picture = fitted(file.data, kind, MAX_PICTURE_BYTES, what)
     except RuntimeFault as error:
         raise UsageError(str(error).removesuffix(".")) from error
-    return file if found.data is file.data else FileContent(found.data, found.kind, name=file.name)
+    return (
+        file
+        if picture.data is file.data
+        else FileContent(picture.data, picture.kind, name=file.name)
+    )
 
 
 def _local_path(what: str, rest: str) -> str:
@@ -129,8 +133,8 @@ def _local_path(what: str, rest: str) -> str:
     return unquote(f"/{path}")
 
 
-def _too_large(what: str, count: str, left: int) -> UsageError:
-    others = "" if left == MAX_BYTES else f" and {size(left)} are left"
+def _too_large(what: str, count: str, bytes_left: int) -> UsageError:
+    others = "" if bytes_left == MAX_BYTES else f" and {size(bytes_left)} are left"
     return UsageError(
         f"{what} has {count}; all files of a message may have {size(MAX_BYTES)}{others}."
         " Providers fetch larger ones themselves from an address: give https://..."

@@ -153,14 +153,14 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
             "instructions": None if options.no_instructions else runtime.workdir,
         }
         observers = observers_of(options, True, keys_of(model), stack)
-        store = known = None
+        store = existing = None
         if options.store is not None:
             begins = not options.go_on and (options.id is None or options.new)
             store = stack.enter_context(open_store(options.store, create=begins))
             exact = partial(_entry, store)
-            known = to_continue(options, f"in {options.store!r}", store.list, exact)
+            existing = to_continue(options, f"in {options.store!r}", store.list, exact)
         # short to type, and unique within one file
-        id = options.id or secrets.token_hex(6) if known is None else known.id
+        id = options.id or secrets.token_hex(6) if existing is None else existing.id
         folder = f"the folder {runtime.workdir}"
         agent = agent_in(folder, model, runtime.tools, settings, place.prompt)
         for tool in register_asking_tools() if options.ask else ():
@@ -168,13 +168,13 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         undo, no_undo = _undo(options, env, runtime)
         make = partial(Conversation, agent, store, observer=observers, secrets=hidden, undo=undo)
         source = LocalSource(runtime, make, id, store, stack.pop_all())
-    begun = began(id) if options.new and options.id is not None else ""
-    notes = ["" if place.asks else place.note, no_undo, begun]
+    start_note = began(id) if options.new and options.id is not None else ""
+    notes = ["" if place.asks else place.note, no_undo, start_note]
 
     def new_model(name: str) -> tuple[Model, Callable[[str], str] | None]:
-        changed = Namespace(**{**vars(options), "model": name})
-        go_on = None if store is None else partial(_continue_command, changed)
-        return model_of(changed, env, stream), go_on
+        new_options = Namespace(**{**vars(options), "model": name})
+        go_on = None if store is None else partial(_continue_command, new_options)
+        return model_of(new_options, env, stream), go_on
 
     return Parts(
         source,

@@ -136,9 +136,9 @@ class CallPrompt(NamedTuple):
             return None
         console.forget_typed()  # input typed before the question appeared is not its answer
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
-        asked = "Approve this plan?" if plan else "May this run?"
-        console.show([GAP, TextLine("dim", f"{asked} {plain_line(first.reason)}{more}")])
-        console.show(self._shown(first.call))
+        question = "Approve this plan?" if plan else "May this run?"
+        console.show([GAP, TextLine("dim", f"{question} {plain_line(first.reason)}{more}")])
+        console.show(self._call_lines(first.call))
         try:
             return self._question(first, waiting)
         except EOFError:
@@ -154,7 +154,7 @@ class CallPrompt(NamedTuple):
             self._decided(first.call.id)
             return None
 
-    def _shown(self, call: ToolCall) -> list[TextLine]:
+    def _call_lines(self, call: ToolCall) -> list[TextLine]:
         state, steps = self.conversation.state, steps_of(call)
         if not steps:
             return whole(call, self._current)
@@ -176,9 +176,9 @@ class CallPrompt(NamedTuple):
         prompt, options = (_PLAN_PROMPT, _PLAN_OPTIONS) if plan else (_PROMPT, f"{_OPTIONS}{tool}")
         options += "" if plan else ", [q] leave it waiting"
         console.notice(options, "dim")
-        gone = self._gone(call.id)
+        is_withdrawn = self._withdrawal_check(call.id)
         while True:
-            line = dialog.ask(prompt, gone)
+            line = dialog.ask(prompt, is_withdrawn)
             answer = line.strip().lower()
             if (answer in (*ANSWERS, "") or self.other is None) and self._decided(call.id):
                 return None
@@ -197,7 +197,7 @@ class CallPrompt(NamedTuple):
                             self._approve(pending)
                     return None
                 case "n" | "no":
-                    reason = dialog.ask("Why? The model is told (Enter: no reason): ", gone)
+                    reason = dialog.ask("Why? The model is told (Enter: no reason): ", is_withdrawn)
                     if not self._decided(call.id):
                         self.conversation.reject(call.id, reason.strip())
                     return None
@@ -231,7 +231,7 @@ class CallPrompt(NamedTuple):
 
     def _edit(self, pending: PendingConfirmation) -> bool:
         """Approve the call with arguments that the user types. Return False if there are none."""
-        console, gone = self.dialog.console, self._gone(pending.call.id)
+        console, is_withdrawn = self.dialog.console, self._withdrawal_check(pending.call.id)
         edits = console.can_edit
         ascii_only = "utf" not in (sys.stdin.encoding or "").lower()
         text = as_json(pending.call.arguments, ascii_only=ascii_only)
@@ -240,14 +240,14 @@ class CallPrompt(NamedTuple):
         while True:
             what = "Arguments" if edits else "New arguments"
             prefill = text if edits else ""
-            line = self.dialog.ask(f"{what} (empty: back): ", gone, prefill=prefill)
+            line = self.dialog.ask(f"{what} (empty: back): ", is_withdrawn, prefill=prefill)
             if not line.strip():
                 return False
             try:
                 arguments = read_arguments(line)
                 # Compared as JSON, because 1 == True in Python.
-                changed = as_json(arguments) != as_json(pending.call.arguments)
-                self._approve(pending, arguments if changed else None)
+                differs = as_json(arguments) != as_json(pending.call.arguments)
+                self._approve(pending, arguments if differs else None)
             except (ToolError, ValueError) as error:
                 console.notice(one_line(str(error)), "error")
                 text = line
@@ -259,9 +259,9 @@ class CallPrompt(NamedTuple):
     ) -> dict[str, Any] | None:
         """Read changes to a plan. Return the arguments to approve, None for its own."""
         console, steps = self.dialog.console, read_steps(before) or steps_of(pending.call)
-        gone = self._gone(pending.call.id)
+        is_withdrawn = self._withdrawal_check(pending.call.id)
         console.notice(EDITING, "dim")
-        while (line := self.dialog.ask("Change (Enter: done): ", gone)).strip():
+        while (line := self.dialog.ask("Change (Enter: done): ", is_withdrawn)).strip():
             try:
                 steps = edited(steps, line)
             except ValueError as error:
@@ -276,7 +276,7 @@ class CallPrompt(NamedTuple):
         waiting = self.conversation.state.pending_confirmations
         return any(pending.call.id == call_id for pending in waiting)
 
-    def _gone(self, call_id: str) -> Callable[[], bool]:
+    def _withdrawal_check(self, call_id: str) -> Callable[[], bool]:
         """Return a function that is True once someone else decided or paused."""
         return lambda: (
             not self._waits(call_id)

@@ -50,12 +50,12 @@ class ChatCompleter(Completer):
         folder = self._folder / os.path.expanduser(f"{head}/" if "/" in typed else "")
         try:
             with os.scandir(folder) as entries:
-                found = sorted(
+                matches = sorted(
                     (entry.name, entry.is_dir())
                     for entry in entries
                     if entry.name.startswith(start) and (start or entry.name[0] != ".")
                 )
         except OSError:
             return
-        for name, is_folder in found[:_MOST_FILES]:
+        for name, is_folder in matches[:_MOST_FILES]:
             yield Completion(f"{name}/" if is_folder else name, -len(start))

@@ -38,11 +38,11 @@ def check(options: Namespace, env: Mapping[str, str]) -> Exit:
 def _print(console: Console, report: Report, file: str) -> None:
     for problem in [*(f"{file}: {problem}" for problem in report.problems), *report.findings]:
         console.line(one_line(str(problem)), "error")
-    found = f"{counted(report.conversations, 'conversation')}, {counted(report.events, 'event')}"
+    counts = f"{counted(report.conversations, 'conversation')}, {counted(report.events, 'event')}"
     if report.sound:
-        console.line(f"{found}, all sound.")
+        console.line(f"{counts}, all sound.")
     else:
-        console.line(f"{found} can be read; the store is damaged.")
+        console.line(f"{counts} can be read; the store is damaged.")
         save = f"holdfast export --salvage {file} -o rest.jsonl"
         console.notice(f"save the readable part with: {save}", "dim")
 

@@ -71,8 +71,8 @@ def _fish() -> str:
             ]
             value = f" -x -a '{' '.join(option.choices)}'" if option.choices else ""
             value = value or (" -r" if option.takes_value else "")
-            seen = f"complete -c holdfast -n '__fish_seen_subcommand_from {command}'"
-            lines.append(f"{seen} {' '.join(names)}{value} -d {_quoted(option.help)}")
+            prefix = f"complete -c holdfast -n '__fish_seen_subcommand_from {command}'"
+            lines.append(f"{prefix} {' '.join(names)}{value} -d {_quoted(option.help)}")
     return "\n".join(lines) + "\n"
 
 

@@ -205,12 +205,12 @@ class Console:
 
     def typed(self) -> list[str]:
         """Return the messages typed while nobody asked. Raises `EOFError` after Ctrl-D."""
-        found: list[str] = []
+        lines: list[str] = []
         while select.select([sys.stdin], [], [], 0)[0]:
-            if not (read := os.read(sys.stdin.fileno(), 65536)):
+            if not (chunk := os.read(sys.stdin.fileno(), 65536)):
                 raise EOFError
-            found += read.decode(errors="replace").splitlines()  # a terminal delivers whole lines
-        return found
+            lines += chunk.decode(errors="replace").splitlines()  # a terminal delivers whole lines
+        return lines
 
     def _styled(self, style: str, text: str, colour: bool) -> str:
         code = _STYLES.get(style)
@@ -249,8 +249,8 @@ class Console:
                     continue
                 frame = frames[number % len(frames)]
                 line = f"{frame} {one_line(self._status)} {duration(elapsed)}"
-                shown = self._styled("dim", clip(line, self.width), self.colour)
-                self._flush(_CLEAR + shown, self._out)
+                text = self._styled("dim", clip(line, self.width), self.colour)
+                self._flush(_CLEAR + text, self._out)
                 self._drawn = True
 
     def _clear(self) -> str:
@@ -292,10 +292,10 @@ class Console:
     @contextmanager
     def _patiently(self) -> Generator[None]:
         """Hold the lock. If its holder hangs in a write, go on without it, now and later."""
-        held = not self.stuck and self._lock.acquire(timeout=_LOCK_SECONDS)
-        self.stuck = not held
+        owns_lock = not self.stuck and self._lock.acquire(timeout=_LOCK_SECONDS)
+        self.stuck = not owns_lock
         try:
             yield
         finally:
-            if held:
+            if owns_lock:
                 self._lock.release()

@@ -19,13 +19,13 @@ _TITLE_CHARS = 40  # of each candidate's title
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-def find_matching(found: Iterable[S], id: str) -> S | None:
+def find_matching(entries: Iterable[S], id: str) -> S | None:
     """Return the conversation with this id, or the only one whose id begins with it; None if there
     is none. Raises `UsageError` that lists the candidates.
 
     A conversation that a call of another match spawned is not a match of its own: its id is
     `{parent}.{call}`, so every prefix of its parent would be ambiguous."""
-    matches = {entry.id: entry for entry in found if entry.id.startswith(id)}
+    matches = {entry.id: entry for entry in entries if entry.id.startswith(id)}
     if id in matches:
         return matches[id]
     candidates = [entry for entry in matches.values() if entry.spawner not in matches]
@@ -42,21 +42,21 @@ def find_matching(found: Iterable[S], id: str) -> S | None:
     )
 
 
-def find_in_file(found: Iterable[S], id: str, file: str) -> S:
+def find_in_file(entries: Iterable[S], id: str, file: str) -> S:
     """Return the conversation that `id` names among those of a file. Raises `UsageError`."""
-    if (entry := find_matching(found, id)) is None:
+    if (entry := find_matching(entries, id)) is None:
         hint = f"See: holdfast list {shlex.quote(file)}"
         raise UsageError(f"there is no conversation {id!r} in {file!r}. {hint}")
     return entry
 
 
-def latest(found: Iterable[S], place: str) -> S:
+def latest(entries: Iterable[S], place: str) -> S:
     """Return the conversation for `--continue`: the one that changed last and that no other one
     spawned. Raises `UsageError` if there is none in `place`."""
-    begun = [entry for entry in found if not entry.spawner]
-    if not begun:
+    roots = [entry for entry in entries if not entry.spawner]
+    if not roots:
         raise UsageError(f"--continue: there is no conversation {place}")
-    return max(begun, key=last_change)
+    return max(roots, key=last_change)
 
 
 def last_change(entry: Summary) -> tuple[datetime, str]:
@@ -85,15 +85,15 @@ def to_continue(
         return latest(entries(), place)
     if options.id is None:
         return None
-    known = exact(not_empty(options.id))
+    entry = exact(not_empty(options.id))
     if options.new:
-        if known is not None:
+        if entry is not None:
             hint = "Give another --id, or leave out --new to continue it"
-            raise UsageError(f"--new: the conversation {known.id!r} exists already. {hint}")
-    elif known is None and (known := find_matching(entries(), options.id)) is None:
+            raise UsageError(f"--new: the conversation {entry.id!r} exists already. {hint}")
+    elif entry is None and (entry := find_matching(entries(), options.id)) is None:
         hint = f"Begin one with this id with --new --id {shlex.quote(options.id)}"
         raise UsageError(f"there is no conversation {options.id!r} {place}. {hint}")
-    return known
+    return entry
 
 
 def began(id: str) -> str:

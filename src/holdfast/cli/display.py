@@ -49,7 +49,7 @@ class ConversationDisplay:
         self._last_seq = last_seq
         self._pace = pace
         self._lock = threading.RLock()
-        self._shown = 0  # the last event on the screen
+        self._shown_seq = 0  # the last event on the screen
         self._waiting: deque[tuple[int, Delta]] = deque()
         self._streamed: str = ""
         self._thought: str = ""
@@ -57,7 +57,7 @@ class ConversationDisplay:
         self._parted = False  # True if other lines follow that piece
         self._running = False
         self._open: dict[str, str] = {}
-        self._asked: set[str] = set()
+        self._pending_ids: set[str] = set()
         self._progress: dict[str, str] = {}
         self._echoed = 0
         self._quiet = False
@@ -67,8 +67,11 @@ class ConversationDisplay:
         """Start after the existing events. `interactive`: a user is asked about calls."""
         with self._lock:
             self._interactive = interactive
-            self._shown, self._running = state.last_seq, state.status is ConversationStatus.RUNNING
-            self._asked = {pending.call.id for pending in state.pending_confirmations}
+            self._shown_seq, self._running = (
+                state.last_seq,
+                state.status is ConversationStatus.RUNNING,
+            )
+            self._pending_ids = {pending.call.id for pending in state.pending_confirmations}
             if (answer := last(state.events, ev.AssistantReplied)) is not None:
                 self._renderer.know(answer)
             self._renderer.plan = state.plan
@@ -93,7 +96,7 @@ class ConversationDisplay:
         """Show a piece of a streamed answer. Runs on the thread that reads the answer."""
         after = self._last_seq()
         with self._lock:
-            if after <= self._shown and not self._waiting:
+            if after <= self._shown_seq and not self._waiting:
                 self._piece(delta)
             else:
                 self._waiting.append((after, delta))
@@ -112,7 +115,7 @@ class ConversationDisplay:
                 if self._advice is not None and (text := self._advice(event)):
                     self._console.show([TextLine("dim", text)])
             finally:
-                self._shown = event.seq
+                self._shown_seq = event.seq
             self._tell_status()
             if isinstance(event, ev.AssistantReplied):
                 # Pieces that another thread delivers after the whole answer was read from a server.
@@ -131,13 +134,13 @@ class ConversationDisplay:
         # Read without the lock: a thread that writes to a full pipe holds it until someone reads.
         seq = self._last_seq()
         deadline = time.monotonic() + timeout
-        while self._shown < seq and not self._console.broken and time.monotonic() < deadline:
+        while self._shown_seq < seq and not self._console.broken and time.monotonic() < deadline:
             if stop():
                 break
             time.sleep(0.01)
 
-    def _flush(self, shown: int) -> None:
-        while self._waiting and self._waiting[0][0] <= shown:
+    def _flush(self, seq: int) -> None:
+        while self._waiting and self._waiting[0][0] <= seq:
             self._piece(self._waiting.popleft()[1])
 
     def _piece(self, delta: Delta) -> None:
@@ -162,11 +165,11 @@ class ConversationDisplay:
         text = text if before else text.lstrip("\n")
         if not text:
             return
-        style, whole, shown = "dim" if thought else "plain", before + text, text
+        style, whole, visible = "dim" if thought else "plain", before + text, text
         if not self._style or self._parted:
             self._console.show([GAP])
             if self._parted:  # a line begun before the pause is shown again from its start
-                shown = whole[before.rfind("\n") + 1 :]
+                visible = whole[before.rfind("\n") + 1 :]
             self._parted = False
         elif style != self._style:
             self._console.end_stream()
@@ -175,7 +178,7 @@ class ConversationDisplay:
             self._thought = whole
         else:
             self._streamed = whole
-        self._console.stream(style, shown)
+        self._console.stream(style, visible)
 
     def _forget_stream(self) -> None:
         self._streamed = self._thought = self._style = ""
@@ -223,27 +226,27 @@ class ConversationDisplay:
             case ev.ToolCallFinished():
                 self._open.pop(event.call_id, None)
                 self._progress.pop(event.call_id, None)
-                self._asked.discard(event.call_id)
+                self._pending_ids.discard(event.call_id)
             case ev.DecisionMade(decision="ask"):
-                self._asked.add(event.call_id)
+                self._pending_ids.add(event.call_id)
             case ev.DecisionMade():
-                self._asked.discard(event.call_id)
+                self._pending_ids.discard(event.call_id)
             case ev.StatusChanged():
                 self._running = event.status == "running"
             case _:
                 pass
 
     def _tell_status(self) -> None:
-        if self._quiet or not (self._running or self._asked):
+        if self._quiet or not (self._running or self._pending_ids):
             self._console.status("")
             return
         titles = [title for title in self._open.values() if title]
         if titles:
             more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-            if self._asked:
-                more += f"; {counted(len(self._asked), 'call')} waiting for you"
+            if self._pending_ids:
+                more += f"; {counted(len(self._pending_ids), 'call')} waiting for you"
             self._console.status(f"{titles[0]}{more}")
-        elif self._asked:
+        elif self._pending_ids:
             self._console.status("waiting for you")
         else:
             step = current(self._renderer.plan)

@@ -57,16 +57,16 @@ def base_url(option: str | None, env: Mapping[str, str]) -> str | None:
     return option or env.get("HOLDFAST_BASE_URL") or None
 
 
-def api_key(address: str, named: str | None, env: Mapping[str, str], provider: str = "") -> str:
-    """Return the key for the API at `address`, from the variable `named` or the usual ones; "" if
+def api_key(address: str, variable: str | None, env: Mapping[str, str], provider: str = "") -> str:
+    """Return the key for the API at `address`, from the named `variable` or the usual ones; "" if
     no key is needed. Raises `UsageError`, which says what to set.
 
     A provider's key goes only to that provider's own address, unless the user named the
     variable. `provider` tells the owner of an address whose host several providers share."""
-    if named is not None:
-        if not env.get(named):
-            raise not_set(named, "--api-key-env")
-        return env[named].strip()
+    if variable is not None:
+        if not env.get(variable):
+            raise not_set(variable, "--api-key-env")
+        return env[variable].strip()
     if env.get("HOLDFAST_API_KEY"):
         return env["HOLDFAST_API_KEY"].strip()
     parts = urlsplit(address)
@@ -83,8 +83,8 @@ def api_key(address: str, named: str | None, env: Mapping[str, str], provider: s
             " variable with --api-key-env"
         )
     others = [
-        f"{name} is set, but is sent to {whose} only"
-        for name, whose in _MAKERS_KEYS.items()
+        f"{name} is set, but is sent to {owner} only"
+        for name, owner in _MAKERS_KEYS.items()
         if env.get(name)
     ]
     also = f" ({'; '.join(others)})" if others else ""
@@ -102,42 +102,42 @@ def not_set(name: str, option: str) -> UsageError:
 def key_variables(provider: str) -> tuple[str, ...]:
     """Return the variables that usually hold a provider's key; none without a fixed address."""
     if provider in PROVIDERS:
-        return tuple([name for name, whose in _MAKERS_KEYS.items() if whose.lower() == provider])
+        return tuple([name for name, owner in _MAKERS_KEYS.items() if owner.lower() == provider])
     entry = find_provider(provider) if provider else None
     if entry is None or "{" in COMPATIBLE.get(provider, entry.api):
         return ()
     return tuple([name for name in entry.env if _KEY_VARIABLE.fullmatch(name)])
 
 
-def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
+def shell_environment(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Return the environment of the agent's commands: chosen variables of `env` without secrets,
-    and those `asked` for by name. Raises `UsageError` if an asked variable is not set."""
-    found = {
+    and those that `names` lists. Raises `UsageError` if one of these is not set."""
+    variables = {
         name: value
         for name, value in env.items()
         if (name in _PASSED or name.startswith("LC_"))
         and not _SECRET.search(name)
         and not _CREDENTIALS_IN_URL.search(value)
     }
-    for name in asked:
+    for name in names:
         if name not in env:
             raise not_set(name, "--env")
-        found[name] = env[name]
-    return found
+        variables[name] = env[name]
+    return variables
 
 
-def secrets_of(env: Mapping[str, str], asked: Sequence[str]) -> Secrets | None:
+def secrets_of(env: Mapping[str, str], specs: Sequence[str]) -> Secrets | None:
     """Return the secrets of `--secret NAME[=FILE]`; None if there are none. Raises `UsageError`."""
-    found: dict[str, str] = {}
-    for one in asked:
-        name, given, file = one.partition("=")
-        if given:
-            found[name] = read_text(file, "--secret").rstrip("\r\n")
+    values: dict[str, str] = {}
+    for one in specs:
+        name, equals, file = one.partition("=")
+        if equals:
+            values[name] = read_text(file, "--secret").rstrip("\r\n")
         elif name not in env:
             raise UsageError(f"{not_set(name, '--secret')}; NAME=FILE takes it from a file")
         else:
-            found[name] = env[name]
+            values[name] = env[name]
     try:
-        return Secrets(found) if found else None
+        return Secrets(values) if values else None
     except ConfigurationError as error:
         raise UsageError(f"--secret: {str(error).removeprefix('secrets').lstrip(': ')}") from None

@@ -39,7 +39,7 @@ def eval_(options: Namespace, env: Mapping[str, str]) -> Exit:
     console = Console(env, out=sys.stderr if options.json else sys.stdout)
     with Signals() as signals, closing(console):
         with signals.prompting():
-            work = _made(options, env)
+            work = _make_eval(options, env)
         stop = threading.Event()
         report = _run(work, stop, console, signals)
         code = Exit.INTERRUPTED if signals.ending is None else signals.ending
@@ -55,7 +55,7 @@ def eval_(options: Namespace, env: Mapping[str, str]) -> Exit:
         return _exit_code(report, options, console)
 
 
-def _made(options: Namespace, env: Mapping[str, str]) -> Eval:
+def _make_eval(options: Namespace, env: Mapping[str, str]) -> Eval:
     suite = load_suite(path_of(options.suite))
     if not options.agent:
         raise UsageError("an eval needs an agent: --agent FILE or --agent MODULE:NAME")
@@ -82,7 +82,9 @@ def _made(options: Namespace, env: Mapping[str, str]) -> Eval:
 
 
 def _needs_folder(suite: Suite) -> bool:
-    scorers = [one for found in suite.scorers_by_case.values() for one in found.values()]
+    scorers = [
+        one for case_scorers in suite.scorers_by_case.values() for one in case_scorers.values()
+    ]
     commands = any(isinstance(one, CommandJudge) for one in scorers)
     return commands or any(case.files for case in suite.cases)
 
@@ -107,16 +109,16 @@ def _candidate(text: str, env: Mapping[str, str]) -> Candidate:
     return Candidate(name, make, takes_runtime)
 
 
-def _takes_runtime(spec: str, made: Any) -> bool:
+def _takes_runtime(spec: str, agent_or_function: Any) -> bool:
     """Return True if an agent is made by a function of the runtime. Raises `UsageError`."""
-    if isinstance(made, Agent):
+    if isinstance(agent_or_function, Agent):
         return False
-    if not callable(made) or isinstance(made, type):
-        what = f"is a {type(made).__name__}; it takes an Agent or a function of one"
+    if not callable(agent_or_function) or isinstance(agent_or_function, type):
+        what = f"is a {type(agent_or_function).__name__}; it takes an Agent or a function of one"
         raise UsageError(f"--agent {spec} {what}")
     needed = [
         one
-        for one in inspect.signature(made).parameters.values()
+        for one in inspect.signature(agent_or_function).parameters.values()
         if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
     ]
     if len(needed) > 1:
@@ -179,10 +181,10 @@ def _show(report: EvalReport, console: Console, folder: Path) -> None:
     for one in report.comparisons:
         console.line(comparison_line(one), "error" if one.is_worse else "plain")
         for case in one.worse[:_SHOWN]:
-            found = next((part for part in one.partings if part.case == case), None)
-            where = "" if found is None else f": parts at step {found.step}, {found.kind}"
+            parting = next((part for part in one.partings if part.case == case), None)
+            where = "" if parting is None else f": parts at step {parting.step}, {parting.kind}"
             console.line(f"  {one.other} got worse in {one_line(case)}{where}", "remove")
-            for sign, text in (("-", found.base), ("+", found.other)) if found else ():
+            for sign, text in (("-", parting.base), ("+", parting.other)) if parting else ():
                 console.line(f"    {sign} {one_line(text)}", "remove" if sign == "-" else "add")
     for run in report.errors[:_SHOWN]:
         console.line(f"  {run.agent}, {one_line(run.case)}: {one_line(run.reason)}", "error")

@@ -152,10 +152,10 @@ def _open(options: Namespace) -> Generator[tuple[Store, FleetBackend]]:
 
 
 def _variables(options: Namespace, env: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for text in options.variable:
-        name, given, value = text.partition("=")
-        if not given and name not in env:
+        name, equals, value = text.partition("=")
+        if not equals and name not in env:
             raise not_set(name, "--variable")
-        found[name] = value if given else env[name]
-    return found
+        variables[name] = value if equals else env[name]
+    return variables
