@@ -9,7 +9,7 @@ import pytest
 from holdfast import events as ev
 from holdfast.cli.console import Console
 from holdfast.cli.display import ConversationDisplay
-from holdfast.cli.plans import changed, compared, current, drawn, edited
+from holdfast.cli.plans import change_lines, compared, current, drawn, edited
 from holdfast.cli.render import Renderer
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation import ConversationState
@@ -52,13 +52,13 @@ def test_a_plan_is_one_block_that_a_narrow_terminal_shows_whole() -> None:
 
 def test_of_a_plan_that_goes_on_what_changed_is_drawn() -> None:
     before = some("a!", "b", "c")
-    assert texts(changed(some("a.", "b!", "c"), before, 80)) == [
+    assert texts(change_lines(some("a.", "b!", "c"), before, 80)) == [
         "plan: 1 of 3 steps done",
         "  [x] 1. a",
         "  [>] 2. b",
     ]
-    assert changed(before, before, 80) == []
-    assert texts(changed(some("a.", "d"), before, 80)) == [
+    assert change_lines(before, before, 80) == []
+    assert texts(change_lines(some("a.", "d"), before, 80)) == [
         "plan: 1 of 2 steps done",
         "  [x] 1. a",
         "  [ ] 2. d",

@@ -148,8 +148,8 @@ class LiveConsole(Console):
             frame = FRAMES[int(passed / FRAME_SECONDS) % len(FRAMES)]
             text = clip(f"{frame} {one_line(self._status)} {duration(passed)}", self.width)
             lines.append(self._styled("dim", f"{text}  (Esc stops it)", self.colour))
-        shown = "".join(f"{line}\n" for line in lines)
-        return merge_formatted_text([ANSI(shown), [("class:prompt", self._prompt)]])
+        block = "".join(f"{line}\n" for line in lines)
+        return merge_formatted_text([ANSI(block), [("class:prompt", self._prompt)]])
 
     def _accept(self, buffer: Buffer) -> bool:
         """Take the text of the input box. Return True if the box keeps its text, the draft."""
@@ -158,8 +158,8 @@ class LiveConsole(Console):
             self._flush(f"{self._prompt}{'*' * 3 if self._hidden else safe(text)}\n", sys.stdout)
             self._end_question()
         elif text.strip():
-            shown = _clipped(safe(text)).replace("\n", f"\n{_CONTINUED}")
-            self._flush(self._styled("user", f"{_PROMPT}{shown}", self.colour) + "\n", sys.stdout)
+            echo = _clipped(safe(text)).replace("\n", f"\n{_CONTINUED}")
+            self._flush(self._styled("user", f"{_PROMPT}{echo}", self.colour) + "\n", sys.stdout)
         self._lines.put(_Line(question, text))
         return question != 0
 
@@ -251,8 +251,8 @@ class LiveConsole(Console):
             return
         with self._lock:
             whole, newline, self._tail = (self._tail + text).rpartition("\n")
-            begun, self._unwritten = not self._unwritten, self._unwritten + whole + newline
-        if begun and self._unwritten:
+            was_empty, self._unwritten = not self._unwritten, self._unwritten + whole + newline
+        if was_empty and self._unwritten:
             self._on_terminal(self._print)
 
     def _print(self) -> None:
@@ -372,11 +372,11 @@ class LiveConsole(Console):
             line = self._lines.get()
             if not line.question:
                 self._early.append(line)
-        found, self._early = self._early, []
-        if any(line.text is None for line in found):
-            self._early = [line for line in found if line.text is not None]
+        lines, self._early = self._early, []
+        if any(line.text is None for line in lines):
+            self._early = [line for line in lines if line.text is not None]
             raise EOFError
-        return [line.text for line in found if line.text is not None]
+        return [line.text for line in lines if line.text is not None]
 
     def close(self) -> None:
         session, thread = self._session, self._thread
@@ -421,21 +421,21 @@ class _ChatHistory(History):
     def __init__(self, path: Path | None) -> None:
         super().__init__()
         self.records = True
-        self._kept: History = InMemoryHistory()
+        self._storage: History = InMemoryHistory()
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
-                self._kept = FileHistory(path)
+                self._storage = FileHistory(path)
             except OSError:  # a home that cannot be written
                 pass
 
     def load_history_strings(self) -> Sequence[str]:
-        return list(self._kept.load_history_strings())
+        return list(self._storage.load_history_strings())
 
     def append_string(self, string: str) -> None:
         if self.records and string.strip():
             super().append_string(string)
 
     def store_string(self, string: str) -> None:
-        self._kept.store_string(string)
+        self._storage.store_string(string)

@@ -43,16 +43,16 @@ class MarkdownStream:
         end = 0
         last = self.rest.rfind("\n") + 1
         for line in self.rest[self._scanned : last].splitlines(keepends=True):
-            found = _FENCE.match(line)
+            fence = _FENCE.match(line)
             if self._fence:
-                closes = found and found[1].startswith(self._fence)
+                closes = fence and fence[1].startswith(self._fence)
                 if closes and not line.strip().strip(self._fence[0]):
                     self._fence = ""
             else:
                 if self._blank and line.strip() and not line[0].isspace():
                     end = self._scanned
-                if found:
-                    self._fence = found[1]
+                if fence:
+                    self._fence = fence[1]
             self._blank = not self._fence and not line.strip()
             self._scanned += len(line)
         return end
@@ -76,5 +76,5 @@ class MarkdownStream:
         )
         # Addresses stand in the text: a link whose target is hidden can lead anywhere.
         console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
-        shown = _TRAILING.sub(r"\1", out.getvalue()).strip("\n")
-        return f"{shown}\n\n"
+        ansi_text = _TRAILING.sub(r"\1", out.getvalue()).strip("\n")
+        return f"{ansi_text}\n\n"

@@ -16,14 +16,14 @@ from holdfast.runtime.paths import home_folder
 def models_path(options: Namespace, env: Mapping[str, str]) -> Path:
     """Return the folder of `--models`, HOLDFAST_MODELS or the user's configuration. Raises
     `UsageError` for a named folder that does not exist."""
-    named = options.models or env.get("HOLDFAST_MODELS")
-    if not named:
+    setting = options.models or env.get("HOLDFAST_MODELS")
+    if not setting:
         home = env.get("HOME") or home_folder() or "/"
         return Path(env.get("XDG_CONFIG_HOME") or f"{home}/.config") / "holdfast" / "models"
-    folder = path_of(named)
+    folder = path_of(setting)
     if not folder.is_dir():
         which = "--models" if options.models else "HOLDFAST_MODELS"
-        raise UsageError(f"{which} takes a folder; {named!r} is not one")
+        raise UsageError(f"{which} takes a folder; {setting!r} is not one")
     return folder.absolute()
 
 

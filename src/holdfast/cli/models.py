@@ -57,20 +57,22 @@ def _facts(entry: FolderEntry, env: Mapping[str, str]) -> _Facts:
 
 def _price(llm: LLM) -> dict[str, float]:
     """Return the prices of input and output in USD per million tokens, as far as they are known."""
-    given = llm.arguments()["prices"]
-    if given is not None:
-        return {kind: given[kind] for kind in ("input", "output") if kind in given}
+    prices = llm.arguments()["prices"]
+    if prices is not None:
+        return {kind: prices[kind] for kind in ("input", "output") if kind in prices}
     info = llm.info
-    found = {} if info is None else {"input": info.input_price, "output": info.output_price}
-    return {kind: price for kind, price in found.items() if price is not None}
+    catalog_prices = (
+        {} if info is None else {"input": info.input_price, "output": info.output_price}
+    )
+    return {kind: price for kind, price in catalog_prices.items() if price is not None}
 
 
 def _key(llm: LLM, env: Mapping[str, str]) -> bool | None:
     try:
-        found = with_key(llm, env).arguments()
+        arguments = with_key(llm, env).arguments()
     except UsageError:
         return False
-    return True if found["api_key"] or found["headers"] else None
+    return True if arguments["api_key"] or arguments["headers"] else None
 
 
 def _row(entry: FolderEntry, facts: _Facts) -> tuple[str, ...]:

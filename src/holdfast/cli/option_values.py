@@ -34,8 +34,8 @@ def model_of(options: Namespace, env: Mapping[str, str], stream: bool) -> Model:
     a model. `--model-key-name` refers to a variable of the server instead. Raises `UsageError`."""
     model = model_name(options.model, env)
     folder = models_path(options, env)
-    if model in (known := model_files(folder)):
-        return _named(model, known[model], options, env, stream)
+    if model in (files := model_files(folder)):
+        return _model_from_file(model, files[model], options, env, stream)
     url = base_url(options.base_url, env)
     retries = 5 if options.retries is None else options.retries
     try:
@@ -47,13 +47,13 @@ def model_of(options: Namespace, env: Mapping[str, str], stream: bool) -> Model:
     except ConfigurationError as error:
         message = str(error).replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)")
         message = message.replace("LLM: api_key", "the API key").removeprefix("LLM: ")
-        if known:
-            near = did_you_mean(model, known)
-            message += f"{near} The named models of {str(folder)!r} are: {', '.join(known)}."
+        if files:
+            near = did_you_mean(model, files)
+            message += f"{near} The named models of {str(folder)!r} are: {', '.join(files)}."
         raise UsageError(message) from error
 
 
-def _named(
+def _model_from_file(
     name: str, path: Path, options: Namespace, env: Mapping[str, str], stream: bool
 ) -> Model:
     from holdfast.cli.named_models import map_llms, named_model  # reading files takes long to load
@@ -117,14 +117,14 @@ def output_schema(path: str | None) -> dict[str, Any] | None:
         return None
     text = read_text(path, "--output-schema")
     try:
-        found = json.loads(text)
+        schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--output-schema {path!r} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(schema, dict):
         why = "it contains no JSON object"
         raise UsageError(f"--output-schema {path!r} is not a JSON Schema: {why}")
     try:
-        return cast("dict[str, Any]", Output(found).type)
+        return cast("dict[str, Any]", Output(schema).type)
     except ConfigurationError as error:
         problem = str(error).removeprefix("Agent: output_type ").rstrip(".")
         raise UsageError(f"--output-schema {path!r}: {problem}") from error
@@ -135,25 +135,25 @@ def sub_agents(folder: str | None) -> Mapping[str, SubAgent]:
     if folder is None:
         return {}
     try:
-        found = load_sub_agents(path_of(folder))
+        agents = load_sub_agents(path_of(folder))
     except ConfigurationError as error:
         raise UsageError(f"--agents takes a folder; {folder!r} is not one") from error
-    if not found:
+    if not agents:
         raise UsageError(
             f"--agents {folder!r}: no readable agent was found in the folder, or in its"
             " .agents/agents, .holdfast/agents or .claude/agents"
         )
-    return found
+    return agents
 
 
 def observers_of(
     options: Namespace, content: bool, secrets: Sequence[str], stack: ExitStack
 ) -> list[Observer]:
     """Return the observers of `--trace` and `--log`. `stack` closes them. Raises `UsageError`."""
-    found: list[Observer] = []
+    observers: list[Observer] = []
     if options.trace:
         try:
-            found.append(observe.Telemetry())
+            observers.append(observe.Telemetry())
         except ConfigurationError:
             raise UsageError(
                 "--trace needs opentelemetry-api, which is not installed: pip install"
@@ -166,5 +166,5 @@ def observers_of(
         except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", None) or error
             raise UsageError(f"--log {options.log!r} cannot be written: {problem}") from error
-        found.append(stack.enter_context(log))
-    return found
+        observers.append(stack.enter_context(log))
+    return observers

@@ -23,13 +23,13 @@ _SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
-def paged(env: Mapping[str, str], wanted: bool = True) -> Generator[Console]:
+def paged(env: Mapping[str, str], enabled: bool = True) -> Generator[Console]:
     """Yield a console whose output goes through the user's pager ($PAGER, else less or more) once
     it is longer than the screen. Notices are shown when the pager has ended.
 
     Output that does not go to a terminal, or to one without a cursor, is written as it is, and so
-    is all if `wanted` is False, or if $PAGER is empty or `cat`."""
-    command = _command(env) if wanted and is_interactive() else ()
+    is all if `enabled` is False, or if $PAGER is empty or `cat`."""
+    command = _command(env) if enabled and is_interactive() else ()
     if not command or env.get("TERM", "dumb") == "dumb":
         yield Console(env)
         return
@@ -40,16 +40,16 @@ def paged(env: Mapping[str, str], wanted: bool = True) -> Generator[Console]:
     finally:
         output.end()
         sys.stderr.write(notices.getvalue())
-        if output.left:  # the user has seen enough, which is no error
+        if output.user_quit:  # the user has seen enough, which is no error
             console.broken, console.loss = True, Exit.FINISHED
 
 
 def _command(env: Mapping[str, str]) -> Sequence[str]:
     """Return the words of the pager's command line; none without a pager."""
-    named = env.get("PAGER")
-    if named is not None:
+    setting = env.get("PAGER")
+    if setting is not None:
         try:
-            words = shlex.split(named)
+            words = shlex.split(setting)
         except ValueError:
             return ()
         return () if words == ["cat"] or not words or shutil.which(words[0]) is None else words
@@ -67,10 +67,10 @@ class _PagedOutput(io.TextIOBase):
     """A stream that holds back one screen, and starts the pager with the next line."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        self.left = False
+        self.user_quit = False
         self._command = command
         self._env = env
-        self._held = ""
+        self._screenful = ""
         self._rows = 0.0
         self._screen = shutil.get_terminal_size()
         self._pager: subprocess.Popen[str] | None = None
@@ -86,7 +86,7 @@ class _PagedOutput(io.TextIOBase):
         if self._pager is not None:
             self._to_pager(text)
             return len(text)
-        self._held += text
+        self._screenful += text
         for line in text.split("\n")[:-1]:
             self._rows += max(1, -(-columns(_SGR.sub("", line)) // self._screen.columns))
         if self._rows >= self._screen.lines:
@@ -103,8 +103,8 @@ class _PagedOutput(io.TextIOBase):
         self._pager = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, env=env, encoding=encoding, errors="replace"
         )
-        held, self._held = self._held, ""
-        self._to_pager(held)
+        screenful, self._screenful = self._screenful, ""
+        self._to_pager(screenful)
 
     def _to_pager(self, text: str) -> None:
         pager = self._pager
@@ -113,13 +113,13 @@ class _PagedOutput(io.TextIOBase):
         try:
             pager.stdin.write(text)
         except OSError:
-            self.left = True
+            self.user_quit = True
             raise
 
     def end(self) -> None:
         """Write what was held back, or wait until the user leaves the pager."""
         if self._pager is None:
-            sys.stdout.write(self._held)
+            sys.stdout.write(self._screenful)
             sys.stdout.flush()
             return
         assert self._pager.stdin is not None

@@ -102,11 +102,11 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse_unknown(self, words: list[str]) -> None:
         """Refuse an unknown option by its name; argparse would take its value for an argument."""
-        known = self._option_string_actions
+        option_actions = self._option_string_actions
         for word in itertools.takewhile(lambda word: word != "--", words):
             name = word.partition("=")[0]
-            if name.startswith("--") and name not in known:
-                near = _near(name, known, 0.75)
+            if name.startswith("--") and name not in option_actions:
+                near = _near(name, option_actions, 0.75)
                 hint = f" (did you mean {near}?)" if near else ""
                 self.error(f"unknown option {name}{hint}")
 
@@ -155,10 +155,10 @@ class Parser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"holdfast: {message}. See: {self.prog} --help\n")
 
 
-def _near(word: str, known: Iterable[str], cutoff: float) -> str:
+def _near(word: str, choices: Iterable[str], cutoff: float) -> str:
     from difflib import get_close_matches  # only for an error, for the time of a start
 
-    return next(iter(get_close_matches(word, list(known), 1, cutoff)), "")
+    return next(iter(get_close_matches(word, list(choices), 1, cutoff)), "")
 
 
 def make_parser(description: str, epilog: str, commands: Iterable[CommandLine]) -> Parser:
@@ -172,11 +172,11 @@ def make_parser(description: str, epilog: str, commands: Iterable[CommandLine]) 
     )
     for command in commands:
         texts = {"description": command.description, "epilog": command.epilog}
-        made = subparsers.add_parser(command.name, help=command.summary, **texts, **form)
-        made.summary = command.summary
+        subparser = subparsers.add_parser(command.name, help=command.summary, **texts, **form)
+        subparser.summary = command.summary
         function = command.function or f"{command.name}.{command.name}"
-        made.set_defaults(function=function, **command.defaults)
-        _add(made, command.options)
+        subparser.set_defaults(function=function, **command.defaults)
+        _add(subparser, command.options)
     return parser
 
 
@@ -185,22 +185,22 @@ def _add(parser: argparse._ActionsContainer, options: Options) -> None:  # pyrig
         if isinstance(declared, Mapping):
             _add(parser.add_argument_group(usage), declared)
             continue
-        found = _USAGE.fullmatch(usage)
-        assert found is not None, usage
-        names, optional = found["names"].split(), found["optional"]
+        match = _USAGE.fullmatch(usage)
+        assert match is not None, usage
+        names, optional = match["names"].split(), match["optional"]
         settings = (Option(declared) if isinstance(declared, str) else declared).settings
-        form: dict[str, Any] = {"metavar": optional or found["metavar"]}
-        if found["metavar"] == "N":
+        form: dict[str, Any] = {"metavar": optional or match["metavar"]}
+        if match["metavar"] == "N":
             form["type"] = _COUNT
-        if found["choices"]:
-            form["choices"] = found["choices"].split(",")
-        if (default := found["default"] or found["empty"]) is not None:
+        if match["choices"]:
+            form["choices"] = match["choices"].split(",")
+        if (default := match["default"] or match["empty"]) is not None:
             form["default"] = default
         if optional:
-            form["nargs"] = "*" if found["many"] else "?"
-        elif found["repeatable"]:
+            form["nargs"] = "*" if match["many"] else "?"
+        elif match["repeatable"]:
             settings = {**settings, "help": f"{settings['help']}; repeatable"}
             form |= {"action": "append", "default": []}
-        elif names[0].startswith("-") and not found["metavar"] and not found["choices"]:
+        elif names[0].startswith("-") and not match["metavar"] and not match["choices"]:
             form = {"action": "store_true"}
         parser.add_argument(*names, **dict[str, Any](form | settings))

@@ -39,14 +39,14 @@ class _List:
         self._first = min(self._first, self._at)
         self._first = max(self._first, self._at - _ROWS + 1)
         last = min(self._first + _ROWS, len(self._rows))
-        found: StyleAndTextTuples = [("bold", self._clip(f"{self._question}:") + "\n")]
+        fragments: StyleAndTextTuples = [("bold", self._clip(f"{self._question}:") + "\n")]
         for at in range(self._first, last):
             mark, style = (">", "reverse") if at == self._at else (" ", "")
-            found.append((style, self._clip(f"{mark} {self._rows[at]}")))
-            found.append(("", "\n"))
+            fragments.append((style, self._clip(f"{mark} {self._rows[at]}")))
+            fragments.append(("", "\n"))
         where = f"{self._at + 1} of {len(self._rows)}; arrow keys, Enter; Esc for none"
-        found.append(("class:dim", self._clip(where)))
-        return found
+        fragments.append(("class:dim", self._clip(where)))
+        return fragments
 
     def _move(self, by: int) -> None:
         self._at = max(0, min(len(self._rows) - 1, self._at + by))

@@ -114,7 +114,7 @@ def open_postgres(dsn: str) -> stores.PostgresStore:
 def without_password(place: str) -> str:
     """Return a place for people to read: an address without its password."""
     return (
-        _PASSWORD.sub(lambda found: found[1] or found[2] or "", place)
+        _PASSWORD.sub(lambda match: match[1] or match[2] or "", place)
         if is_postgres(place)
         else place
     )

@@ -32,7 +32,7 @@ def drawn(steps: Sequence[PlanStep], width: int | None) -> list[TextLine]:
     return [_head(steps), *_steps(steps, range(len(steps)), width)]
 
 
-def changed(
+def change_lines(
     steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | None
 ) -> list[TextLine]:
     """Return the lines for a plan that replaces `before`: all steps if a text differs, else those
@@ -81,16 +81,16 @@ def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
     at = int(number) - 1 if number else len(steps)
     if not 0 <= at < len(steps) + (not number):
         raise ValueError(f"There is no step {number}; the plan has {len(steps)}.")
-    found = list(steps)
+    plan = list(steps)
     if what == "-":
-        del found[at]
+        del plan[at]
     elif what == "+":
-        found.insert(at, PlanStep(text))
+        plan.insert(at, PlanStep(text))
     else:
-        found[at] = PlanStep(text, found[at].state)
-    if wrong := plan_problem(found):
+        plan[at] = PlanStep(text, plan[at].state)
+    if wrong := plan_problem(plan):
         raise ValueError(wrong)
-    return tuple(found)
+    return tuple(plan)
 
 
 def _head(steps: Sequence[PlanStep]) -> TextLine:

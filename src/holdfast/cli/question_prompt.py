@@ -44,7 +44,7 @@ def ask_question(
     """Ask a waiting question, below a heading. Ctrl-D declines, Ctrl-C calls `interrupt`."""
     dialog.catch_up()
     form = _Form(dialog, conversation, question, plain_line(question.asker) or "a tool")
-    if form.gone():
+    if form.is_withdrawn():
         return
     if heading:
         dialog.console.notice(heading, "dim")
@@ -133,12 +133,12 @@ class _Form(NamedTuple):
             self.dialog.console.notice(options, "dim")
 
     def _line(self, prompt: str, secret: bool = False) -> str:
-        line = self.dialog.ask(prompt, self.gone, hidden=secret)
+        line = self.dialog.ask(prompt, self.is_withdrawn, hidden=secret)
         if line.strip() == _DECLINE:
             raise _Declined
         return line
 
-    def gone(self) -> bool:
+    def is_withdrawn(self) -> bool:
         """Return True if the question no longer waits."""
         waiting = self.conversation.state.pending_questions
         return all(question.id != self.question.id for _, question in waiting)
@@ -185,9 +185,9 @@ def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:
     place = cast("dict[str, Any]", place)
     titled: Any = place.get("oneOf") or place.get("anyOf")
     if isinstance(titled, list):
-        found = cast("list[Any]", titled)
+        alternatives = cast("list[Any]", titled)
         choices: list[dict[str, Any]] = [
-            one for one in found if isinstance(one, dict) and "const" in one
+            one for one in alternatives if isinstance(one, dict) and "const" in one
         ]
         return [(one["const"], str(one.get("title") or one["const"])) for one in choices]
     values: Any = place.get("enum")
@@ -218,10 +218,10 @@ def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -
         return _chosen(word, choices)
     match kind:
         case "boolean":
-            found = _BOOLEANS.get(word.lower())
-            if found is None:
+            answer = _BOOLEANS.get(word.lower())
+            if answer is None:
                 raise ValueError("Type y or n.")
-            return found
+            return answer
         case "integer" | "number":
             try:
                 value = int(word) if kind == "integer" else float(word)

@@ -14,7 +14,7 @@ import msgspec
 from holdfast import content
 from holdfast import events as ev
 from holdfast.cli.answer_lines import detail_lines
-from holdfast.cli.plans import changed, drawn, steps_of
+from holdfast.cli.plans import change_lines, drawn, steps_of
 from holdfast.cli.text import (
     GAP,
     TextLine,
@@ -74,8 +74,8 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
     telling = next((key for key in _TELLING if key in texts), next(iter(short), None))
     parts = [name] if telling is None else [name, one_line(texts[telling])]
     for key, value in arguments.items():
-        shown = str(value) if isinstance(value, str | int | float) else "\n"
-        if key not in (telling, *_CONTENTS) and len(shown) <= 40 and "\n" not in shown:
+        preview = str(value) if isinstance(value, str | int | float) else "\n"
+        if key not in (telling, *_CONTENTS) and len(preview) <= 40 and "\n" not in preview:
             parts.append(f"{key}={value}")
     return one_line(" ".join(parts))
 
@@ -85,22 +85,22 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
 
 def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[TextLine]:
     """Return the lines of a complete call. `current` reads the present content of a file."""
-    left = dict(call.arguments)
-    command = left.get("command")
+    remaining = dict(call.arguments)
+    command = remaining.get("command")
     if call.name == "terminal" and isinstance(command, str):
-        del left["command"]
+        del remaining["command"]
         lines = styled("call", "$ " + plain(command).replace("\n", "\n  "))
     else:
         lines = [TextLine("call", plain(call.name))]
     diff: list[TextLine] = []
-    old, new, text, path = (left.get(name) for name in ("old", "new", "content", "path"))
+    old, new, text, path = (remaining.get(name) for name in ("old", "new", "content", "path"))
     if call.name == "edit_file" and isinstance(old, str) and isinstance(new, str):
-        del left["old"], left["new"]
+        del remaining["old"], remaining["new"]
         diff = _diff(old, new, numbered=False)
     elif call.name == "write_file" and isinstance(text, str) and isinstance(path, str):
-        del left["content"]
+        del remaining["content"]
         diff = _replacement(current(path), text)
-    for name, value in left.items():
+    for name, value in remaining.items():
         name = f"  {plain_line(name)}:"
         if not isinstance(value, str) or not value or value != value.strip():
             lines.append(TextLine("plain", f"{name} {as_json(value)}"))
@@ -131,13 +131,13 @@ def _diff(old: str, new: str, *, numbered: bool = True) -> list[TextLine]:
         return [TextLine("dim", "  (no change)")]
     before, after = plain(old).split("\n"), plain(new).split("\n")
     if len(old) + len(new) > _MAX_DIFF_CHARS:
-        found = [f"-{line}" for line in before] + [f"+{line}" for line in after]
+        lines = [f"-{line}" for line in before] + [f"+{line}" for line in after]
     else:
-        found = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
+        lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
         if not numbered:
-            found = ["…" if line.startswith("@@") else line for line in found][1:]
+            lines = ["…" if line.startswith("@@") else line for line in lines][1:]
     return [
-        TextLine({"+": "add", "-": "remove"}.get(line[:1], "dim"), f"  {line}") for line in found
+        TextLine({"+": "add", "-": "remove"}.get(line[:1], "dim"), f"  {line}") for line in lines
     ]
 
 
@@ -167,15 +167,15 @@ def read_arguments(text: str) -> dict[str, Any]:
     if too_deep(text):
         raise ValueError(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
     try:
-        found: Any = msgspec.json.decode(text)
+        arguments: Any = msgspec.json.decode(text)
         json.loads(text, object_pairs_hook=look)
     except ValueError as error:
         raise ValueError(f"That is not JSON: {error}.") from error
     if twice:  # nobody can know which one is meant
         raise ValueError(f"The key {twice[0]!r} appears twice.")
-    if not isinstance(found, dict):
+    if not isinstance(arguments, dict):
         raise ValueError('The arguments must be a JSON object, such as {"path": "a.txt"}.')
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", arguments)
 
 
 # --- events ---
@@ -382,8 +382,8 @@ class Renderer:
         steps = self.asked_plan(event)
         if event.decision == "ask" and event.reason:
             why = f" ({event.reason})"
-        known = not event.risk or event.reason.startswith(event.risk)
-        risk = "" if known else f" [{event.risk} risk]"
+        omits_risk = not event.risk or event.reason.startswith(event.risk)
+        risk = "" if omits_risk else f" [{event.risk} risk]"
         yield self._cut("dim", f"  {verb} {self.title(event.call_id)}{risk}{by}{why}")
         if steps:
             yield from drawn(steps, self.width)
@@ -408,7 +408,7 @@ class Renderer:
         result = event.result
         call = self._calls.get(event.call_id)
         if call is not None and (steps := plan_of(result, call.arguments)):
-            yield from changed(steps, self.plan, self.width)
+            yield from change_lines(steps, self.plan, self.width)
             self.plan = steps
             return
         # The calls of one answer end in any order, so each result names its call.
@@ -426,27 +426,27 @@ class Renderer:
         code = result.meta.get("exitCode")
         if code is not None:  # the last line shows it
             text = text.removesuffix(f"[exit code {code}]").rstrip("\n")
-        found = _block_lines(text, result.content)
+        lines = _block_lines(text, result.content)
         style = "error" if result.is_error else "dim"
         head, tail = (COMMAND_HEAD, COMMAND_TAIL) if command else (RESULT_LINES, 0)
-        left_out = len(found) - head - tail
+        left_out = len(lines) - head - tail
         # A note about one omitted line takes as much room as the line.
         if self.full or left_out <= 1:
-            head, left_out = len(found), 0
-        yield from [self._cut(style, f"  {line}") for line in found[:head]]
+            head, left_out = len(lines), 0
+        yield from [self._cut(style, f"  {line}") for line in lines[:head]]
         if left_out:
             yield TextLine("dim", f"  … {counted(left_out, 'more line')}")
-            yield from [self._cut(style, f"  {line}") for line in found[len(found) - tail :]]
+            yield from [self._cut(style, f"  {line}") for line in lines[len(lines) - tail :]]
 
     def _diff(self, diff: str) -> Iterator[TextLine]:
         lines = safe(diff).rstrip("\n").split("\n")
-        found = [line for line in lines if not line.startswith(("--- ", "+++ "))]
-        shown = found if self.full or len(found) <= DIFF_LINES + 1 else found[:DIFF_LINES]
-        for line in shown:
+        changes = [line for line in lines if not line.startswith(("--- ", "+++ "))]
+        visible = changes if self.full or len(changes) <= DIFF_LINES + 1 else changes[:DIFF_LINES]
+        for line in visible:
             style = "add" if line.startswith("+") else "remove" if line.startswith("-") else "dim"
             yield self._cut(style, f"  {line}")
-        if len(shown) < len(found):
-            yield TextLine("dim", f"  … {counted(len(found) - len(shown), 'more line')}")
+        if len(visible) < len(changes):
+            yield TextLine("dim", f"  … {counted(len(changes) - len(visible), 'more line')}")
 
     def _outcome(self, event: ev.ToolCallFinished) -> TextLine:
         result = event.result
@@ -459,8 +459,8 @@ class Renderer:
             parts.append(f"failed ({result.error.type})" if result.error is not None else "failed")
         child = result.meta.get("holdfast/child")
         if isinstance(child, dict) and "steps" in child:
-            found = cast("dict[str, Any]", child)
-            agent, steps = one_line(str(found.get("agent"))), int(found["steps"])
+            child_run = cast("dict[str, Any]", child)
+            agent, steps = one_line(str(child_run.get("agent"))), int(child_run["steps"])
             parts.append(f"{agent}: {counted(steps, 'step')}")
         parts.append(duration(event.duration))
         return self._cut("error" if bad else "dim", f"  {', '.join(parts)}")
