@@ -89,7 +89,7 @@ class ServerSource(ConversationSource):
         self._undo = undo
         self._sandbox = sandbox
         self._conversation: RemoteConversation | None = None
-        self._gone: Callable[[], bool] = bool
+        self._is_unreachable: Callable[[], bool] = bool
 
     def open(
         self, display: ConversationDisplay, console: Console, asks: bool
@@ -124,7 +124,7 @@ class ServerSource(ConversationSource):
                 raise UsageError(text) from error
             raise
         watched = self.server.watched(lambda text: console.notice(text, "dim"))
-        self._gone = self._stack.enter_context(watched)
+        self._is_unreachable = self._stack.enter_context(watched)
         self._conversation = conversation
         self._stack.callback(self._leave)
         return conversation
@@ -152,13 +152,13 @@ class ServerSource(ConversationSource):
         self.server.start(self.id)
 
     def unreachable(self) -> bool:
-        return self._gone()
+        return self._is_unreachable()
 
     def _leave(self) -> None:
         """Detach from a conversation that ran before, or whose server is gone; stop others."""
         conversation = self._conversation
         assert conversation is not None
-        if self._gone():
+        if self._is_unreachable():
             conversation.detach(timeout=0.5)
         elif self._started:
             conversation.detach()
@@ -177,8 +177,8 @@ def forget_workspace(server: ServerConversations) -> None:
 def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Return all parts of a session on a server. Raises `UsageError`, `HoldfastError`."""
     for name, why in _LOCAL_OPTIONS.items():
-        given = getattr(options, name)
-        if given not in (None, False, []) and (name, given) != ("sandbox", "require"):
+        value = getattr(options, name)
+        if value not in (None, False, []) and (name, value) != ("sandbox", "require"):
             if why is None:
                 both = "--log and --trace cannot be combined with --server"
                 raise UsageError(f"{both}; give them to `holdfast serve`")
@@ -186,12 +186,12 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
     if options.id is not None and not is_id(not_empty(options.id)):
         raise UsageError(f"--id takes up to 128 letters, digits and any of ._-, not {options.id!r}")
     if options.model_key_name is not None and not options.model_key_name.isidentifier():
-        given = f"not {options.model_key_name!r}"
-        raise UsageError(f"--model-key-name takes the name of a variable, {given}")
+        mistake = f"not {options.model_key_name!r}"
+        raise UsageError(f"--model-key-name takes the name of a variable, {mistake}")
     hidden = secrets_of(env, options.secret)
     server = connect(options, env, options.server, options.workspace)
     try:
-        known = to_continue(options, f"on {server.address}", server.list, server.entry)
+        entry = to_continue(options, f"on {server.address}", server.list, server.entry)
         make = partial(
             ServerSource,
             server,
@@ -199,9 +199,9 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
             secrets=hidden,
             sandbox=options.sandbox == "require",
         )
-        if known is None:
+        if entry is None:
             return _new(options, env, server, stream, make)
-        return _existing(options, server, known, make)
+        return _existing(options, server, entry, make)
     except BaseException:
         server.close()
         raise
@@ -210,33 +210,33 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
 def _existing(
     options: Namespace,
     server: ServerConversations,
-    known: ServerSummary,
+    entry: ServerSummary,
     make: Callable[..., ServerSource],
 ) -> Parts:
     names = ("plan", "ask", "system_prompt_file", "goal", "goal_check")
     made_with = {name: getattr(options, name) for name in names}
-    for name, given in {"confirm": options.confirm != "never", **made_with}.items():
-        if given:
+    for name, value in {"confirm": options.confirm != "never", **made_with}.items():
+        if value:
             hint = f"Leave {flag(name)} out, or give another --id"
-            kept = f"{known.id!r} keeps its own setting"
-            raise UsageError(f"{flag(name)} is for a new conversation; {kept}. {hint}")
-    if options.workspace not in (None, known.workspace):
+            reason = f"{entry.id!r} keeps its own setting"
+            raise UsageError(f"{flag(name)} is for a new conversation; {reason}. {hint}")
+    if options.workspace not in (None, entry.workspace):
         hint = "Leave --workspace out, or give another --id"
-        where = known.workspace or "none"
-        raise UsageError(f"--workspace: {known.id!r} works in {where!r}. {hint}")
+        where = entry.workspace or "none"
+        raise UsageError(f"--workspace: {entry.id!r} works in {where!r}. {hint}")
     if options.model is not None:
-        events = server.read(known.id)
+        events = server.read(entry.id)
         models = [event.model for event in events if isinstance(event, ev.AgentConfigured)]
         if models and options.model.rpartition("/")[2] != models[0].rpartition("/")[2]:
             hint = "Leave --model out, or give another --id"
-            raise UsageError(f"--model: {known.id!r} has the model {models[0]!r}. {hint}")
+            raise UsageError(f"--model: {entry.id!r} has the model {models[0]!r}. {hint}")
     left_out = [flag(name) for name in _CREATION_OPTIONS if getattr(options, name) is not None]
     notes: list[str] = []
     if left_out:
-        notes.append(f"{known.id} keeps its agent: {', '.join(left_out)} has no effect.")
-    if known.started:
+        notes.append(f"{entry.id} keeps its agent: {', '.join(left_out)} has no effect.")
+    if entry.started:
         notes.append("The server runs this conversation by itself; leaving does not stop it.")
-    return _parts(make(known.id, started=known.started), notes)
+    return _parts(make(entry.id, started=entry.started), notes)
 
 
 def _new(
@@ -271,8 +271,8 @@ def _new(
     parts = _parts(source, notes, llm.model)
 
     def new_model(name: str) -> tuple[Model, Callable[[str], str] | None]:
-        changed = Namespace(**{**vars(options), "model": name})
-        return _model(changed, env, server, stream), parts.go_on
+        new_options = Namespace(**{**vars(options), "model": name})
+        return _model(new_options, env, server, stream), parts.go_on
 
     return parts._replace(new_model=new_model)
 
@@ -285,14 +285,14 @@ def _model(
     name = model_name(options.model, env)
     own = (options.base_url, options.api_key_env, options.model_key_name)
     if own == (None, None, None) and name not in model_files(models_path(options, env)):
-        if name in (known := server.named_models()):
+        if name in (server_models := server.named_models()):
             return NamedModel(name)
         try:
             return model_of(options, env, stream)
         except UsageError as error:
-            if not known:
+            if not server_models:
                 raise
-            also = f"The models of {server.address} are: {', '.join(known)}"
+            also = f"The models of {server.address} are: {', '.join(server_models)}"
             raise UsageError(f"{str(error).rstrip('.')}. {also}") from error
     return model_of(options, env, stream)
 

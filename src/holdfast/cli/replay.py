@@ -22,10 +22,10 @@ from holdfast.cli.text import counted, one_line, plain
 from holdfast.conversation.replay import replay as run_again
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store.transfer import Exported, read_exported
-from holdfast.testing.suite import JournalOutcome, JournalSuite, SuiteReport, connected
+from holdfast.testing.suite import JournalOutcome, JournalSuite, SuiteReport, keep_connected
 
 
-class _Found(NamedTuple):
+class _Recording(NamedTuple):
     id: str
     number: int
     total: int  # 0 if not known before the end
@@ -45,7 +45,7 @@ def _replay(options: Namespace, console: Console) -> Exit:
     stored = is_sqlite(options.file)
     failed, count, differ = False, 0, 0
     agent = None if options.agent is None else load(options.agent)
-    with connected(agent):
+    with keep_connected(agent):
         for id, number, total, events in _in_store(options) if stored else _in_export(options):
             count += 1
             of = f" ({number} of {total})" if total > 1 else ""
@@ -74,13 +74,15 @@ def _replay_folder(options: Namespace, console: Console) -> Exit:
     if options.id is not None:
         raise UsageError(f"{options.file!r} is a folder; an id needs the file of its conversation")
     agent = None if options.agent is None else load(options.agent)
-    began, found = time.monotonic(), list[JournalOutcome]()
-    with JournalSuite(options.file) as suite, connected(agent):
+    began, outcomes = time.monotonic(), list[JournalOutcome]()
+    with JournalSuite(options.file) as suite, keep_connected(agent):
         for outcome in suite.outcomes(agent):
-            found.append(outcome)
-            console.status(f"replaying {one_line(outcome.journal)} ({len(found)} of {len(suite)})")
+            outcomes.append(outcome)
+            console.status(
+                f"replaying {one_line(outcome.journal)} ({len(outcomes)} of {len(suite)})"
+            )
     console.status("")
-    report = SuiteReport(tuple(found), time.monotonic() - began)
+    report = SuiteReport(tuple(outcomes), time.monotonic() - began)
     styles = {"  +": "add", "  -": "remove", "  @": "dim"}
     for line in plain(str(report)).split("\n"):
         console.line(line, styles.get(line[:3], "plain"))
@@ -103,7 +105,7 @@ def _same(console: Console, id: str, events: Sequence[ev.AnyEvent], agent: Agent
     return False
 
 
-def _in_store(options: Namespace) -> Iterator[_Found]:
+def _in_store(options: Namespace) -> Iterator[_Recording]:
     with open_store(options.file, read_only=True) as store:
         entries = store.list()
         if options.id is not None:
@@ -113,23 +115,23 @@ def _in_store(options: Namespace) -> Iterator[_Found]:
                 events: Sequence[ev.AnyEvent] | StoreError = store.read(entry.id)
             except StoreError as error:  # a damaged conversation does not stop the others
                 events = error
-            yield _Found(entry.id, number, len(entries), events)
+            yield _Recording(entry.id, number, len(entries), events)
 
 
-def _in_export(options: Namespace) -> Iterator[_Found]:
+def _in_export(options: Namespace) -> Iterator[_Recording]:
     with path_of(options.file).open("rb") as lines:
         if options.id is None:
-            for number, found in enumerate(_read(lines, options.file), 1):
-                yield _Found(found.header.id, number, 0, found.events)
+            for number, exported in enumerate(_read(lines, options.file), 1):
+                yield _Recording(exported.header.id, number, 0, exported.events)
             return
         matches = {
-            found.header.id: found
-            for found in _read(lines, options.file)
-            if found.header.id.startswith(options.id)
+            exported.header.id: exported
+            for exported in _read(lines, options.file)
+            if exported.header.id.startswith(options.id)
         }
-        entries = [found.summary for found in matches.values()]
+        entries = [exported.summary for exported in matches.values()]
         id = find_in_file(entries, options.id, options.file).id
-        yield _Found(id, 1, 1, matches[id].events)
+        yield _Recording(id, 1, 1, matches[id].events)
 
 
 def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
@@ -145,18 +147,18 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
 
 def load(spec: str) -> Agent:
     """Return the agent that `MODULE:NAME` names, or its function returns. Raises `UsageError`."""
-    found = import_object(spec)
+    target = import_object(spec)
     try:
-        if not isinstance(found, Agent) and callable(found) and not isinstance(found, type):
-            found = found()
+        if not isinstance(target, Agent) and callable(target) and not isinstance(target, type):
+            target = target()
     except (Exception, SystemExit) as error:  # the function may raise anything
         raise _failed(spec, error) from error
-    if not isinstance(found, Agent):
+    if not isinstance(target, Agent):
         raise UsageError(
-            f"--agent {spec} is a {type(found).__name__}; it takes an Agent or a function without"
+            f"--agent {spec} is a {type(target).__name__}; it takes an Agent or a function without"
             " parameters that returns one"
         )
-    return found
+    return target
 
 
 def import_object(spec: str) -> Any:
@@ -166,12 +168,12 @@ def import_object(spec: str) -> Any:
         raise UsageError(f"--agent takes MODULE:NAME, such as my_agents:reviewer, not {spec!r}")
     importable(os.getcwd())
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (Exception, SystemExit) as error:  # the module may raise anything
         raise _failed(spec, error) from error
-    return found
+    return target
 
 
 def _failed(spec: str, error: BaseException) -> UsageError:

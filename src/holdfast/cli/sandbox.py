@@ -100,12 +100,12 @@ def open_workplace(
             f"the sandbox would give commands all of your home folder, {str(home)!r}. Work in a"
             f" folder below it. {_OFF}"
         )
-    shown = mounts(options.mount, env, workdir)
+    visible_mounts = mounts(options.mount, env, workdir)
     try:
         runtime = SandboxedRuntime(
             workdir,
             network=options.network or "none",
-            mounts=shown,
+            mounts=visible_mounts,
             env=inside,
             text_files=texts,
         )
@@ -122,9 +122,12 @@ def open_workplace(
         return Workplace(runtime, asks=True, note=note)
     except ConfigurationError as error:
         raise UsageError(_in_options(str(error))) from None
-    advice = Advice(workdir, shown)
+    advice = Advice(workdir, visible_mounts)
     return Workplace(
-        runtime, note=_note(options, shown, workdir), prompt=_prompt(options), advice=advice
+        runtime,
+        note=_note(options, visible_mounts, workdir),
+        prompt=_prompt(options),
+        advice=advice,
     )
 
 
@@ -147,23 +150,23 @@ def _in_options(message: str) -> str:
     return f"{message.rstrip('.')}. {_OFF}"
 
 
-def _note(options: Namespace, shown: Sequence[Mount], workdir: Path) -> str:
+def _note(options: Namespace, visible_mounts: Sequence[Mount], workdir: Path) -> str:
     network = f"reach {', '.join(options.network)} alone" if options.network else "have no network"
-    where = ", ".join(["this folder", *_changed(options)])
-    seen = [mount.source for mount in shown if not mount.writable]
+    where = ", ".join(["this folder", *_writable_folders(options)])
+    readable = [mount.source for mount in visible_mounts if not mount.writable]
     note = (
         f"sandbox: commands can change {where} alone and {network}. --mount DIR[:rw] and --network"
         " HOST allow more; --sandbox off turns it off."
     )
-    if seen:
-        note += f" They can read {', '.join(seen)}."
+    if readable:
+        note += f" They can read {', '.join(readable)}."
     store = options.store
     if store is not None and path_of(store).resolve().is_relative_to(workdir.resolve()):
         note += f" They can change this conversation's store, {store}: it is in this folder."
     return note
 
 
-def _changed(options: Namespace) -> list[str]:
+def _writable_folders(options: Namespace) -> list[str]:
     """Return the writable folders of `--mount`."""
     return [one.removesuffix(":rw") for one in options.mount if one.endswith(":rw")]
 
@@ -171,7 +174,7 @@ def _changed(options: Namespace) -> list[str]:
 def _prompt(options: Namespace) -> str:
     hosts = ", ".join(options.network)
     network = f"can reach {hosts} alone" if hosts else "have no network"
-    where = ", ".join(["your working directory", *_changed(options), "/tmp"])
+    where = ", ".join(["your working directory", *_writable_folders(options), "/tmp"])
     return (
         f"Commands run in a sandbox: they see the system's programs, can change {where} alone, and"
         f" {network}."
@@ -183,37 +186,37 @@ def _git_identity(env: Mapping[str, str]) -> dict[str, str]:
     them: the sandbox does not show that file."""
     command = ["git", "config", "--global", "--get-regexp", r"^user\.(name|email)$"]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
     except (OSError, ValueError):  # no git, or another encoding
         return {}
-    found: dict[str, str] = {}
-    for line in done.stdout.splitlines():
+    variables: dict[str, str] = {}
+    for line in result.stdout.splitlines():
         key, _, value = line.partition(" ")
         kind = key.removeprefix("user.").upper()
-        found |= {f"GIT_AUTHOR_{kind}": value, f"GIT_COMMITTER_{kind}": value}
-    return found
+        variables |= {f"GIT_AUTHOR_{kind}": value, f"GIT_COMMITTER_{kind}": value}
+    return variables
 
 
 # --- mounts ---
 
 
-def mounts(asked: Iterable[str], env: Mapping[str, str], workdir: Path) -> list[Mount]:
+def mounts(mount_options: Iterable[str], env: Mapping[str, str], workdir: Path) -> list[Mount]:
     """Return the mounts of `--mount`, then those of the repository and of toolchains."""
-    found: dict[str, Mount] = {}
-    for text in asked:
+    by_path: dict[str, Mount] = {}
+    for text in mount_options:
         path = os.path.realpath(path_of(text.removesuffix(":rw")))
         with naming(f"--mount {text!r}"):
-            found[path] = Mount(path, writable=text.endswith(":rw"))
-    writable = [workdir.resolve(), *(Path(one.source) for one in found.values() if one.writable)]
+            by_path[path] = Mount(path, writable=text.endswith(":rw"))
+    writable = [workdir.resolve(), *(Path(one.source) for one in by_path.values() if one.writable)]
     for path in [*_repository(workdir, _home(env)), *_toolchains(env, workdir, writable)]:
-        found.setdefault(str(path), Mount(str(path)))
+        by_path.setdefault(str(path), Mount(str(path)))
     # Without those that another one has in it, and a folder before those in it.
     return [
         mount
-        for mount in sorted(found.values(), key=lambda mount: mount.source)
-        if mount.writable or not any(str(one) in found for one in Path(mount.source).parents)
+        for mount in sorted(by_path.values(), key=lambda mount: mount.source)
+        if mount.writable or not any(str(one) in by_path for one in Path(mount.source).parents)
     ]
 
 
@@ -229,9 +232,9 @@ def _repository(workdir: Path, home: Path) -> Iterator[Path]:
     link = root / ".git"
     # A command of an earlier session may have written it.
     with suppress(OSError, ValueError):
-        named = re.match(r"gitdir: (.+)", link.read_text()) if link.is_file() else None
-        if named is not None:
-            data = (root / named[1].strip()).resolve()
+        match = re.match(r"gitdir: (.+)", link.read_text()) if link.is_file() else None
+        if match is not None:
+            data = (root / match[1].strip()).resolve()
             common = data.parent.parent
             # The data of a working tree name it, which nobody can write who cannot write there.
             back = (data / "gitdir").read_text().strip()
@@ -245,9 +248,9 @@ def _toolchains(env: Mapping[str, str], workdir: Path, writable: Sequence[Path])
     """Yield the folders of the programs in PATH, and of the compilers and interpreters that
     variables name, with their libraries. `writable` are the folders that commands can change."""
     home = _home(env)
-    named = [Path(env[name]) for name in sorted(_TOOLCHAINS) if env.get(name)]
+    toolchains = [Path(env[name]) for name in sorted(_TOOLCHAINS) if env.get(name)]
     folders = [Path(one) for one in env.get("PATH", "").split(":")]
-    for folder in [*named, *folders, home / ".rustup"]:
+    for folder in [*toolchains, *folders, home / ".rustup"]:
         try:
             if not folder.is_absolute() or not folder.is_dir():
                 continue
@@ -274,17 +277,17 @@ def _home(env: Mapping[str, str]) -> Path:
 
 def _leads_through(folder: Path, writable: Sequence[Path]) -> bool:
     """Return True if the folder, or a link on the way to it, is in one of the others."""
-    left, at = list(reversed(folder.parts[1:])), Path("/")
+    parts, at = list(reversed(folder.parts[1:])), Path("/")
     for _ in range(1000):
         if any(at.is_relative_to(one) for one in writable):
             return True
-        if not left:
+        if not parts:
             return False
-        name = left.pop()
+        name = parts.pop()
         step = at.parent if name == ".." else at / name
         if step.is_symlink():
             target = os.readlink(step)
-            left += list(reversed([one for one in target.split("/") if one not in ("", ".")]))
+            parts += list(reversed([one for one in target.split("/") if one not in ("", ".")]))
             at = Path("/") if target.startswith("/") else at
         else:
             at = step
@@ -337,11 +340,11 @@ _NO_NETWORK = re.compile(
 class Advice:
     """Names the option that allows what the sandbox denied to a command; each advice once."""
 
-    def __init__(self, workdir: Path, shown: Sequence[Mount]) -> None:
+    def __init__(self, workdir: Path, visible_mounts: Sequence[Mount]) -> None:
         self._paths = ShellPaths(
-            str(workdir), str(Path.home()), [*_SYSTEM, *(mount.source for mount in shown)]
+            str(workdir), str(Path.home()), [*_SYSTEM, *(mount.source for mount in visible_mounts)]
         )
-        self._given = {""}
+        self._past_advice = {""}
 
     def about(self, event: ev.AnyEvent) -> str:
         """Return one line about the result of a call, "" if nothing new was denied."""
@@ -349,13 +352,13 @@ class Advice:
             return ""
         # A note of the result says which connections the proxy refused, and what allows them.
         proxied = "connections" in event.result.meta
-        text = self._found(event.result.text[-20_000:], proxied)
-        if text in self._given:
+        text = self._diagnosis(event.result.text[-20_000:], proxied)
+        if text in self._past_advice:
             return ""
-        self._given.add(text)
+        self._past_advice.add(text)
         return text
 
-    def _found(self, output: str, proxied: bool) -> str:
+    def _diagnosis(self, output: str, proxied: bool) -> str:
         for match in _READ_ONLY.finditer(output):
             return self._changes(match[1])
         for match in _NO_HOST.finditer(output) if not proxied else ():

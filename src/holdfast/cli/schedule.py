@@ -64,16 +64,16 @@ def _post(
     command: cmd.Schedule | cmd.CancelTimer,
 ) -> Exit:
     if isinstance(command, cmd.CancelTimer):
-        known = [one.id for one in ConversationState(id, place.read(id)).timers]
-        if command.timer not in known:
-            others = ", ".join(map(plain_line, known)) or "none"
+        timer_ids = [one.id for one in ConversationState(id, place.read(id)).timers]
+        if command.timer not in timer_ids:
+            others = ", ".join(map(plain_line, timer_ids)) or "none"
             raise UsageError(f"{id!r} has no timer {command.timer!r}; it has {others}")
     posted = place.post(id, command, options.key)
     what = "set" if isinstance(command, cmd.Schedule) else "cancel"
-    told = f"posted: {what} {command.timer}"
+    outcome = f"posted: {what} {command.timer}"
     if not posted:
-        told = f"dropped: another command was posted under the key {options.key!r} before"
-    console.line(one_line(told))
+        outcome = f"dropped: another command was posted under the key {options.key!r} before"
+    console.line(one_line(outcome))
     return Exit.FINISHED
 
 
@@ -81,11 +81,11 @@ def _list(console: Console, timers: tuple[Timer, ...]) -> Exit:
     if not timers:
         console.notice("There are no timers.", "dim")
     for timer in timers:
-        console.line(one_line(f"{timer.due:%Y-%m-%d %H:%M:%SZ} {timer.id} {_shown(timer)}"))
+        console.line(one_line(f"{timer.due:%Y-%m-%d %H:%M:%SZ} {timer.id} {_rule_text(timer)}"))
     return Exit.FINISHED
 
 
-def _shown(timer: Timer) -> str:
+def _rule_text(timer: Timer) -> str:
     rule = "once"
     if timer.every:
         rule = f"every {timer.every:g} s"

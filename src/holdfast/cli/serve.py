@@ -81,8 +81,8 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
         check_key(key)
     variables = _variables(options, env)
     folder = models_path(options, env)
-    named, used = _models(options, folder, {**env, **variables})
-    settings = _Settings(place, tls, key, variables, folder, named)
+    models, used = _models(options, folder, {**env, **variables})
+    settings = _Settings(place, tls, key, variables, folder, models)
     store = server_store(options, env)
     _forget(
         "HOLDFAST_SERVER_KEY",
@@ -165,9 +165,9 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
         number = server.run(lambda: console.notice(ready))
     # A tool that cannot be stopped must not keep the process alive. The journal shows that its call
     # started.
-    if left := _threads():
+    if remaining := _threads():
         text = "%d threads did not end in time; the process ends without waiting for them"
-        logging.getLogger("holdfast.server").warning(text, len(left))
+        logging.getLogger("holdfast.server").warning(text, len(remaining))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(int(SERVER_CODES[number]))
@@ -178,34 +178,34 @@ def _threads() -> list[threading.Thread]:
     """Return the threads that would keep the process alive, after a short wait for their end."""
     deadline = time.monotonic() + _THREAD_SECONDS
     others = set(threading.enumerate()) - {threading.current_thread()}
-    left = [thread for thread in others if not thread.daemon]
-    for thread in left:
+    threads = [thread for thread in others if not thread.daemon]
+    for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return [thread for thread in left if thread.is_alive()]
+    return [thread for thread in threads if thread.is_alive()]
 
 
 def _workspaces(options: Namespace) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    workspaces: dict[str, Path] = {}
     for text in options.workspace:
-        id, given, folder = text.partition("=")
-        if not given or not folder:
+        id, equals, folder = text.partition("=")
+        if not equals or not folder:
             raise UsageError(f"--workspace takes ID=DIR, not {text!r}")
-        if id in found:
+        if id in workspaces:
             raise UsageError(f"--workspace: {id!r} is given twice")
         path = path_of(folder).absolute()
         if not path.is_dir():
             raise UsageError(f"--workspace {id}: there is no folder {str(path)!r}")
         with naming("--workspace"):
-            found[checked_id(id, "workspace")] = path
-    return found
+            workspaces[checked_id(id, "workspace")] = path
+    return workspaces
 
 
 def _check_private(options: Namespace, files: Mapping[str, Path | None]) -> None:
     """Refuse workspaces with files of the server's own in them, which sandboxes would show."""
     private = {name: file for name, file in files.items() if file is not None}
     for name in ("key_file", "tls_cert", "tls_key"):
-        if (given := getattr(options, name)) is not None:
-            private[f"--{name.replace('_', '-')}"] = path_of(given)
+        if (option := getattr(options, name)) is not None:
+            private[f"--{name.replace('_', '-')}"] = path_of(option)
     for id, folder in _workspaces(options).items():
         for name, path in private.items():
             if path.resolve().is_relative_to(folder.resolve()):
@@ -220,10 +220,10 @@ def _check_private(options: Namespace, files: Mapping[str, Path | None]) -> None
 def _runtimes(options: Namespace) -> WorkspaceRuntimes:
     if options.network and options.sandbox != "require":
         raise UsageError("--network is for the sandbox; add --sandbox require")
-    found = WorkspaceRuntimes(options.sandbox == "require", tuple(options.network))
-    with naming("--sandbox require" if found.sandboxed else "--sandbox"):
-        found.check()
-    return found
+    runtimes = WorkspaceRuntimes(options.sandbox == "require", tuple(options.network))
+    with naming("--sandbox require" if runtimes.sandboxed else "--sandbox"):
+        runtimes.check()
+    return runtimes
 
 
 def _supervisors_key(options: Namespace) -> str:
@@ -258,16 +258,16 @@ def _tls(options: Namespace) -> ssl.SSLContext | None:
 
 
 def _variables(options: Namespace, env: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for text in options.variable:
-        place, given, value = text.partition("=")
+        place, equals, value = text.partition("=")
         provider, colon, name = place.rpartition(":")
         if not name.isidentifier() or (colon and not re.fullmatch(r"[a-z0-9.-]+", provider)):
             raise UsageError(f"--variable takes NAME, NAME=VALUE or PROVIDER:NAME, not {place!r}")
-        if not given and name not in env:
+        if not equals and name not in env:
             raise not_set(name, "--variable")
-        found[name] = found[place] = value if given else env[name]
-    return found
+        variables[name] = variables[place] = value if equals else env[name]
+    return variables
 
 
 def _models(
@@ -282,41 +282,41 @@ def _models(
     entries = {name: folder.entry(name) for name in options.model}
     if not entries:
         entries = {one.name: one for one in folder.entries() if one.kind == "model"}
-    found: dict[str, OfferedModel] = {}
+    models: dict[str, OfferedModel] = {}
     used: list[str] = []
     for name, entry in entries.items():
         model = named_model(folder.folder, name, env)
         with naming(f"--model {name}"):
-            found[name] = offer(name, model)
+            models[name] = offer(name, model)
         used += entry.variables
         used += [variable for llm in models_in(entry.model) for variable in usual_variables(llm)]
-    return found, used
+    return models, used
 
 
 def _agents(options: Namespace, folder: Path, variables: Mapping[str, str]) -> dict[str, Published]:
-    found: dict[str, Published] = {}
+    agents: dict[str, Published] = {}
     names = [text.partition("=")[0] for text in options.agent]
-    given = [*options.agent, *(text for text in options.a2a if text not in names)]
-    if not given:
-        return found
-    known = model_files(folder)
+    specs = [*options.agent, *(text for text in options.a2a if text not in names)]
+    if not specs:
+        return agents
+    model_paths = model_files(folder)
     # Only for the names of its tools. The tools run in the workspace of each conversation.
     with LocalRuntime() as runtime:
-        for text in given:
-            name, given, file = text.partition("=")
-            if not given and name in known:
-                file = str(known[name])
-            elif not given or not name or not file:
+        for text in specs:
+            name, equals, file = text.partition("=")
+            if not equals and name in model_paths:
+                file = str(model_paths[name])
+            elif not equals or not name or not file:
                 where = f"a name of the folder {str(folder)!r}"
                 option = "--agent" if text in options.agent else "--a2a"
                 raise UsageError(f"{option} takes NAME=FILE, or {where}, not {text!r}")
-            if name in found:
+            if name in agents:
                 raise UsageError(f"--agent: {name!r} is given twice")
             path, builtins = path_of(file), {tool.name: tool for tool in runtime.tools}
             with naming(f"--agent {name}"):
                 agent = load_agent(path, variables=variables, builtins=builtins)
-                found[name] = publish(name, agent)
-    return found
+                agents[name] = publish(name, agent)
+    return agents
 
 
 def _doors(options: Namespace) -> list[Door]:

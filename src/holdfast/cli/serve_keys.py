@@ -46,14 +46,14 @@ def _remove(options: Namespace, keys: Keys) -> None:
             "serve keys remove takes the ID that `serve keys list` shows, or --tenant T for all"
             " keys of T"
         )
-    found = [
+    ids = [
         key.id
         for key in keys.list()
         if options.id in (None, key.id) and options.tenant in (None, key.tenant)
     ]
-    if not found:
+    if not ids:
         key_id = f" {options.id}" if options.id else ""
         tenant = f" of tenant {options.tenant}" if options.tenant else ""
         raise UsageError(f"there is no key{key_id}{tenant}")
-    for id in found:
+    for id in ids:
         keys.revoke(id)

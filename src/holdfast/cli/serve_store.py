@@ -74,10 +74,10 @@ class ServerFile:
                 if not self._path.exists():
                     path.unlink(missing_ok=True)
 
-    def root(self, given: str | None) -> Path:
+    def root(self, folder: str | None) -> Path:
         """Return the folder of the workspaces, which exists then. Raises `UsageError`."""
         root = self._path.with_name(f"{self._path.name}.workspaces")
-        return _made(root if given is None else path_of(given).absolute())
+        return _make_folder(root if folder is None else path_of(folder).absolute())
 
     def records(self) -> AbstractContextManager[Records]:
         """Open the server's records."""
@@ -121,9 +121,9 @@ class ServerDatabase:
         """Do nothing: any number of servers share the database."""
         return nullcontext()
 
-    def root(self, given: str | None) -> Path | None:
+    def root(self, folder: str | None) -> Path | None:
         """Return the folder of the workspaces, or None for servers that have none."""
-        return None if given is None else _made(path_of(given).absolute())
+        return None if folder is None else _make_folder(path_of(folder).absolute())
 
     def records(self) -> AbstractContextManager[Records]:
         """Open the servers' records."""
@@ -145,8 +145,8 @@ ServerStore: TypeAlias = ServerFile | ServerDatabase
 def server_store(options: Namespace, env: Mapping[str, str]) -> ServerStore:
     """Return the store that `--store` or HOLDFAST_STORE names. Raises `UsageError` for a file that
     cannot be written."""
-    given = options.store or env.get("HOLDFAST_STORE", "").strip() or DEFAULT_FILE
-    if is_postgres(given):
+    place = options.store or env.get("HOLDFAST_STORE", "").strip() or DEFAULT_FILE
+    if is_postgres(place):
         if options.seal_key is None:
             raise UsageError(
                 "--store: a Postgres database needs --seal-key FILE, the same key for all its"
@@ -158,11 +158,11 @@ def server_store(options: Namespace, env: Mapping[str, str]) -> ServerStore:
             raise UsageError(
                 "--store: a Postgres database needs psycopg: pip install 'holdfast[postgres]'"
             ) from None
-        return ServerDatabase(given, options.schema, options.seal_key, database.PostgresDatabase)
+        return ServerDatabase(place, options.schema, options.seal_key, database.PostgresDatabase)
     if options.seal_key is not None or options.no_drive:
         option = "--no-drive" if options.no_drive else "--seal-key"
-        raise UsageError(f"{option} is for a Postgres database, not for the file {given!r}")
-    path = path_of(given).absolute()
+        raise UsageError(f"{option} is for a Postgres database, not for the file {place!r}")
+    path = path_of(place).absolute()
     if not path.parent.is_dir():
         raise UsageError(f"--store: there is no folder {str(path.parent)!r}")
     if path.is_dir():
@@ -172,7 +172,7 @@ def server_store(options: Namespace, env: Mapping[str, str]) -> ServerStore:
     return ServerFile(path)
 
 
-def _made(root: Path) -> Path:
+def _make_folder(root: Path) -> Path:
     try:
         root.mkdir(0o700, parents=True, exist_ok=True)
     except (OSError, ValueError) as error:

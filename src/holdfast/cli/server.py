@@ -166,21 +166,21 @@ class ServerConversations:
     def watched(self, notice: Callable[[str], object]) -> Generator[Callable[[], bool]]:
         """Call `notice` inside the context when the server disappears and comes back. The result
         is True while it is gone."""
-        stop, gone = Cancellation(), threading.Event()
+        stop, unreachable = Cancellation(), threading.Event()
         away = f"waiting for the agent server, which cannot be reached now ({self.address}) ..."
 
         def watch() -> None:
-            while not stop.wait(_RETURN_SECONDS if gone.is_set() else _WATCH_SECONDS):
+            while not stop.wait(_RETURN_SECONDS if unreachable.is_set() else _WATCH_SECONDS):
                 there = self._answers(stop)
-                if stop or there is not gone.is_set():
+                if stop or there is not unreachable.is_set():
                     continue
-                gone.clear() if there else gone.set()
+                unreachable.clear() if there else unreachable.set()
                 notice("the agent server is back." if there else away)
 
         thread = threading.Thread(target=watch, name="holdfast-watch", daemon=True)
         thread.start()
         try:
-            yield gone.is_set
+            yield unreachable.is_set
         finally:
             stop.cancel()
             thread.join(1.0)
@@ -201,17 +201,17 @@ class ServerConversations:
     def list(
         self, *, status: str | None = None, limit: int | None = None, tags: Sequence[str] = ()
     ) -> list[ServerSummary]:
-        found: list[ServerSummary] = []
+        summaries: list[ServerSummary] = []
         cursor: str | None = None
-        while limit is None or len(found) < limit:
-            most = _PAGE if limit is None else min(_PAGE, limit - len(found))
+        while limit is None or len(summaries) < limit:
+            most = _PAGE if limit is None else min(_PAGE, limit - len(summaries))
             bounds: dict[str, Any] = {"cursor": cursor, "limit": most}
             page = self._get("/api/conversations", _Page, status=status, tag=tags or None, **bounds)
-            found += page.items
+            summaries += page.items
             cursor = page.next
             if cursor is None:
                 break
-        return found
+        return summaries
 
     def entry(self, id: str) -> ServerSummary | None:
         """Return one conversation, None for an unknown id."""
@@ -227,22 +227,22 @@ class ServerConversations:
 
     def find(self, id: str) -> ServerSummary:
         """Return the conversation with this id or prefix. Raises `UsageError`."""
-        found = self.matching(id)
-        if found is None:
+        entry = self.matching(id)
+        if entry is None:
             hint = shlex.join(["holdfast", "list", *self.words])
             raise UsageError(f"there is no conversation {id!r} on {self.address}. See: {hint}")
-        return found
+        return entry
 
     def read(self, id: str) -> list[ev.AnyEvent]:
-        found: list[ev.AnyEvent] = []
+        journal: list[ev.AnyEvent] = []
         while True:
-            query = {"after_seq": found[-1].seq if found else 0, "limit": _PAGE}
+            query = {"after_seq": journal[-1].seq if journal else 0, "limit": _PAGE}
             answer = self._link.request("GET", f"{conversation_path(id)}/events", query=query)
             with self.understood():
                 events, last_seq = read_page(answer.read())
-            found += events
+            journal += events
             if not events or events[-1].seq >= last_seq:
-                return found
+                return journal
 
     def stats(self, id: str) -> list[Stats]:
         """Return the statistics of a conversation and of all that its calls spawned."""
@@ -300,7 +300,7 @@ class ServerConversations:
         entry = self.find(id)
         if entry.started or entry.status == "paused":
             return entry.status
-        return self._get(f"{conversation_path(id)}/run", _Standing, method="POST").status
+        return self._get(f"{conversation_path(id)}/run", _StatusReply, method="POST").status
 
 
 def connect(
@@ -340,8 +340,8 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
         case cmd.Send(content):
             return "messages", {"content": content}
         case cmd.Approve(call_id, arguments_hash, arguments):
-            given = {} if arguments is None else {"arguments": arguments}
-            return "approve", {"callId": call_id, "argumentsHash": arguments_hash, **given}
+            edits = {} if arguments is None else {"arguments": arguments}
+            return "approve", {"callId": call_id, "argumentsHash": arguments_hash, **edits}
         case cmd.Reject(call_id, reason):
             return "reject", {"callId": call_id, "reason": reason}
         case cmd.Answer(question_id, values, reason):
@@ -371,5 +371,5 @@ class _TreeStats(msgspec.Struct):
     conversations: list[Stats]
 
 
-class _Standing(msgspec.Struct):
+class _StatusReply(msgspec.Struct):
     status: str

@@ -22,6 +22,8 @@ from holdfast.store.sqlite import SQLiteStore
 from holdfast.store.transfer import VERSION, Header, read_exported
 from holdfast.temporary import TemporaryFolder
 
+__all__ = ["JournalOutcome", "JournalSuite", "SuiteJournal", "SuiteReport"]
+
 Outcome = Literal["same", "differs", "unreadable", "empty"]
 _SQLITE = b"SQLite format 3\0"
 _SIDE_FILES = ("-wal", "-shm", "-journal")
@@ -248,7 +250,7 @@ class JournalSuite(Sequence[SuiteJournal]):
         to. One that another call spawned is compared without an agent, and a note says so.
         """
         began = time.monotonic()
-        with connected(agent):
+        with keep_connected(agent):
             outcomes = tuple(self.outcomes(agent))
         return SuiteReport(outcomes, time.monotonic() - began)
 
@@ -356,7 +358,7 @@ def _delegate(events: Sequence[ev.AnyEvent], call_id: str, agent: Agent) -> Agen
 
 
 @contextmanager
-def connected(agent: Agent | None) -> Generator[None]:
+def keep_connected(agent: Agent | None) -> Generator[None]:
     """Keep an agent's connections open from the first journal to the last."""
     if agent is not None:
         agent.connections.opened()
