@@ -305,11 +305,11 @@ def test_openhands_gets_pictures_and_notes() -> None:
 
 def test_a_terminal_names_files() -> None:
     from holdfast.cli.render import _block_lines
-    from holdfast.cli.tools import _shown
+    from holdfast.cli.tools import _block_text
 
     assert _block_lines("", [own("x")]) == ["(file, application/pdf, a.pdf)"]
-    assert _shown(own("x")) == "[application/pdf a.pdf]"
-    assert _shown(PDF).startswith("[application/pdf report.pdf, ")
+    assert _block_text(own("x")) == "[application/pdf a.pdf]"
+    assert _block_text(PDF).startswith("[application/pdf report.pdf, ")
 
 
 # --- any content, on every wire ---

@@ -160,7 +160,7 @@ class Session:
             self.dialog.finish()
         else:
             self.dialog.catch_up()
-        begun = self.conversation.state.last_seq > 0
+        has_events = self.conversation.state.last_seq > 0
         self.close()
         if console.broken:  # nobody reads the output
             return code if code in (*ENDING.values(), Exit.INTERRUPTED) else console.loss
@@ -168,7 +168,7 @@ class Session:
             seconds = time.monotonic() - self._began
             usage = totals.usage if self.parts.shows_tokens else Usage()
             console.notice(summary(totals.steps, seconds, usage, totals.cost), "dim")
-        if begun and self.parts.go_on is not None:
+        if has_events and self.parts.go_on is not None:
             console.notice(f"continue with: {self.parts.go_on(self.conversation.id)}")
         if console.stuck:
             # Everything is closed, but a thread hangs in a write to a pipe that nobody reads. It
@@ -205,11 +205,11 @@ class Session:
     def _show_last_turn(self) -> None:
         """Show the events since the user's last message."""
         history = self.conversation.get_history()
-        if (said := last_word(history)) is not None:
+        if (message := last_word(history)) is not None:
             renderer = Renderer(self.console.width)
             for event in history:
                 lines = renderer.lines(event)  # it needs the calls that earlier events made
-                if event.seq >= said.seq:
+                if event.seq >= message.seq:
                     self.console.show(lines)
 
     def open_other(self, id: str) -> None:
@@ -315,8 +315,8 @@ class Session:
                     continue
             if rests:
                 return None
-            if self.interactive and (asked := self._question()) is not None:
-                asker, question = asked
+            if self.interactive and (open_question := self._question()) is not None:
+                asker, question = open_question
                 below = asker is not self.conversation
                 who = f"The sub-agent {one_line(asker.id)} asks you:" if below else ""
                 ask_question(self.dialog, asker, question, self.interrupt, who)

@@ -65,19 +65,19 @@ def _show(options: Namespace, env: Mapping[str, str], console: Console, signals:
     follows = options.follow or options.until_rest
     with closing(open_place(options, env, read_only=True)) as place:
         with signals.prompting():
-            found = place.list() if options.id is None else [place.find(options.id)]
-            if (follows or options.prompt or options.at is not None) and len(found) != 1:
+            entries = place.list() if options.id is None else [place.find(options.id)]
+            if (follows or options.prompt or options.at is not None) and len(entries) != 1:
                 raise UsageError(
                     f"give the ID of one conversation of {options.file!r}. See: holdfast show"
                     f" {place_words(options)}"
                 )
-            if not found:
+            if not entries:
                 console.error(f"there is no conversation {place_text(options)} yet.")
-            elif len(found) > 1:
-                _print_list(console, found, options)
-            if len(found) != 1:
+            elif len(entries) > 1:
+                _print_list(console, entries, options)
+            if len(entries) != 1:
                 return Exit.FINISHED
-            state = ConversationState(found[0].id, place.read(found[0].id))
+            state = ConversationState(entries[0].id, place.read(entries[0].id))
             if options.at is not None:
                 try:
                     state = state.at(options.at)
@@ -86,26 +86,26 @@ def _show(options: Namespace, env: Mapping[str, str], console: Console, signals:
             if options.prompt:
                 _print_prompt(console, state)
                 return Exit.FINISHED
-            shown = _Output(console, options, state.id)
-            shown.begin(found[0], state)
+            output = _Output(console, options, state.id)
+            output.begin(entries[0], state)
             for event in state.events:
-                shown.event(event)
+                output.event(event)
                 if console.broken:
                     return console.loss
         code = Exit.FINISHED
         if follows:
             with place.watched(lambda text: console.notice(text, "dim")):
-                code = _follow(place, shown, console, signals)
+                code = _follow(place, output, console, signals)
         if code is Exit.FINISHED and not options.json:
-            shown.end()
+            output.end()
     return code
 
 
-def _follow(place: Place, shown: _Output, console: Console, signals: Signals) -> Exit:
+def _follow(place: Place, output: _Output, console: Console, signals: Signals) -> Exit:
     """Show new events until there is a reason to end; return the exit code for it."""
-    fold = shown.fold
+    fold = output.fold
     while True:
-        if shown.options.until_rest and fold.status in _RESTS and not fold.has_new_message:
+        if output.options.until_rest and fold.status in _RESTS and not fold.has_new_message:
             return Exit.FINISHED
         if console.broken or not _has_reader():
             return console.loss
@@ -113,8 +113,8 @@ def _follow(place: Place, shown: _Output, console: Console, signals: Signals) ->
             return signals.ending
         if signals.take_interrupt():
             return Exit.INTERRUPTED
-        for event in place.follow(shown.id, fold.last_seq, _POLL_SECONDS):
-            shown.event(event)
+        for event in place.follow(output.id, fold.last_seq, _POLL_SECONDS):
+            output.event(event)
             if console.broken or signals.pending:
                 break
 
@@ -123,7 +123,7 @@ def _has_reader() -> bool:
     """Return True if a pipe has a reader; else its absence shows only at the next write."""
     look = select.poll()
     look.register(sys.stdout.fileno(), 0)
-    return not any(seen & (select.POLLERR | select.POLLHUP) for _, seen in look.poll(0))
+    return not any(flags & (select.POLLERR | select.POLLHUP) for _, flags in look.poll(0))
 
 
 def list_(options: Namespace, env: Mapping[str, str]) -> Exit:
@@ -133,27 +133,27 @@ def list_(options: Namespace, env: Mapping[str, str]) -> Exit:
     tags = check_tags("--tag", options.tag)
     with closing(open_place(options, env, read_only=True)) as place:
         # One more, to know if the list goes on.
-        found = place.list(status=status, limit=options.limit + 1, tags=tags)
-    shown = found[: options.limit]
-    if shown:
-        _print_list(console, shown, options)
+        entries = place.list(status=status, limit=options.limit + 1, tags=tags)
+    page = entries[: options.limit]
+    if page:
+        _print_list(console, page, options)
     elif not options.json:
         what = f"that is {status} " if status else ""
         what += f"with the tag{'s' * (len(tags) > 1)} {', '.join(tags)} " if tags else ""
         where = place_text(options).replace(repr(options.file), options.file)
         console.notice(f"There is no conversation {what}{where}.", "dim")
-    if len(found) > len(shown):
+    if len(entries) > len(page):
         console.notice("There are more; a higher --limit shows them.", "dim")
     return console.loss if console.broken else Exit.FINISHED
 
 
 def _status(word: str) -> str:
     """Return the status that `word` abbreviates. Raises `UsageError`."""
-    wanted = word.strip().lower().replace("-", "_")
-    found = [status for status in STATUSES if wanted and status.startswith(wanted)]
-    if len(found) != 1:
+    prefix = word.strip().lower().replace("-", "_")
+    matches = [status for status in STATUSES if prefix and status.startswith(prefix)]
+    if len(matches) != 1:
         raise UsageError(f"--status takes one of {', '.join(STATUSES)}, not {word!r}")
-    return found[0]
+    return matches[0]
 
 
 def _print_prompt(console: Console, state: ConversationState) -> None:
@@ -166,17 +166,17 @@ def _print_prompt(console: Console, state: ConversationState) -> None:
         console.show([*styled("plain", safe(text)), GAP])
 
 
-def _print_list(console: Console, found: Sequence[Summary], options: Namespace) -> None:
+def _print_list(console: Console, entries: Sequence[Summary], options: Namespace) -> None:
     if options.json:
-        for entry in found:
+        for entry in entries:
             console.line(json_shown(entry.to_json().decode()))
         return
     rows = [("ID", "STATUS", "EVENTS", "UPDATED", "TITLE")]
-    for entry in found:
-        shown = minute(entry.updated)
-        id, standing = one_line(entry.id), one_line(entry.standing)
+    for entry in entries:
+        updated = minute(entry.updated)
+        id, status = one_line(entry.id), one_line(entry.standing)
         title = one_line(" ".join([entry.title, *[f"[{tag}]" for tag in entry.tags]]))
-        rows.append((id, standing, f"{entry.last_seq:,}", shown, title))
+        rows.append((id, status, f"{entry.last_seq:,}", updated, title))
     for at, line in enumerate(table(rows, right=2)):
         console.line(clip(line, console.width).rstrip(), "plain" if at else "dim")
     console.notice(f"show one with: holdfast show {place_words(options)} ID", "dim")
@@ -194,11 +194,11 @@ class _Output:
         self._totals = RunTotals()
 
     def begin(self, entry: Summary, state: ConversationState) -> None:
-        standing = one_line(entry.standing)
+        status = one_line(entry.standing)
         if state.last_seq < entry.last_seq:
-            standing = f"{state.status.value} at event {state.last_seq} of {entry.last_seq}"
+            status = f"{state.status.value} at event {state.last_seq} of {entry.last_seq}"
         if not self.options.json:
-            line = f"{one_line(entry.id)}, {standing}: {one_line(entry.title)}"
+            line = f"{one_line(entry.id)}, {status}: {one_line(entry.title)}"
             self._console.line(
                 line if self.options.full else clip(line, self._console.width), "dim"
             )
@@ -217,11 +217,11 @@ class _Output:
             console.show([GAP, *drawn(self.fold.plan, width)])
         waiting = [item for item in self.fold.open.values() if item.ask_reason is not None]
         for item in waiting:
-            told = f"waiting for you: {one_line(item.call.id)}"
+            heading = f"waiting for you: {one_line(item.call.id)}"
             if steps := steps_of(item.call):
-                console.show([TextLine("plain", f"{told}, a plan"), *drawn(steps, width)])
+                console.show([TextLine("plain", f"{heading}, a plan"), *drawn(steps, width)])
                 continue
-            console.line(f"{told} {plain_line(item.call.name)} {as_json(item.call.arguments)}")
+            console.line(f"{heading} {plain_line(item.call.name)} {as_json(item.call.arguments)}")
             if item.risk and item.ask_reason:
                 risk = "" if item.ask_reason.startswith(item.risk) else f"{item.risk} risk: "
                 console.line(f"  {risk}{plain_line(item.ask_reason)}", "dim")

@@ -124,8 +124,8 @@ class Signals:
 
     def take_interrupt(self) -> bool:
         """Return True if Ctrl-C was pressed since the last call."""
-        found, self._interrupts = self._interrupts > 0, 0
-        return found
+        was_pressed, self._interrupts = self._interrupts > 0, 0
+        return was_pressed
 
     @contextmanager
     def prompting(self, until: Callable[[], bool] | None = None) -> Generator[None]:

@@ -21,14 +21,14 @@ def skills(options: Namespace, env: Mapping[str, str]) -> Exit:
     console = Console(env)
     listed = unreadable = 0
     for folder in options.folders or [PROJECT_FOLDER]:
-        found, problems = _of(folder)
-        for skill in found:
+        readable, problems = _of(folder)
+        for skill in readable:
             listed += 1
             if options.json:
                 console.line(json_shown(skill.to_json().decode()))
             else:
                 description = one_line(skill.description)
-                line = f"{one_line(skill.name)}  ({', '.join(_shown(skill))})  {description}"
+                line = f"{one_line(skill.name)}  ({', '.join(_activations(skill))})  {description}"
                 console.line(clip(line, console.width) if console.is_terminal else line)
         for path, problem in problems.items():
             unreadable += 1
@@ -43,11 +43,11 @@ def _of(folder: str) -> tuple[list[Skill], dict[str, str]]:
     if any((root / place).is_file() for place in MANIFESTS):
         plugin = load_plugin(root)
         return list(plugin.skills), plugin.problems
-    found = discover([root])
-    return found.list(), found.unreadable
+    discovery = discover([root])
+    return discovery.list(), discovery.unreadable
 
 
-def _shown(skill: Skill) -> Iterator[str]:
+def _activations(skill: Skill) -> Iterator[str]:
     """Yield the ways in which a model is shown a skill."""
     if skill.user_only:
         yield "only the user's words"

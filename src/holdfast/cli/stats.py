@@ -38,19 +38,21 @@ def stats(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Show the time, tokens and cost of conversations. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     with closing(open_place(options, env, read_only=True)) as place:
-        found = list(_counted(place, options.id, console))
+        conversations = list(_counted(place, options.id, console))
     console.status("")
-    whole = sum(found, NOTHING)
+    whole = sum(conversations, NOTHING)
     if options.json:
-        shown = {"whole": _data(whole), "conversations": [_data(one) for one in found]}
-        console.line(json_shown(msgspec.json.encode(shown).decode()))
-    elif not found:
+        document = {"whole": _data(whole), "conversations": [_data(one) for one in conversations]}
+        console.line(json_shown(msgspec.json.encode(document).decode()))
+    elif not conversations:
         where = place_text(options).replace(repr(options.file), options.file)
         console.notice(f"There is no conversation {where}.", "dim")
     else:
         bar = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
         table = StatsTable(console.width, options.limit, bar)
-        console.show(table.lines(whole, found, options.id is not None or len(found) == 1))
+        console.show(
+            table.lines(whole, conversations, options.id is not None or len(conversations) == 1)
+        )
     console.close()
     return console.loss if console.broken else Exit.FINISHED
 
@@ -83,13 +85,17 @@ class StatsTable(NamedTuple):
     limit: int
     bar: str = "█"
 
-    def lines(self, whole: Stats, found: Sequence[Stats], tree: bool = True) -> list[TextLine]:
+    def lines(
+        self, whole: Stats, conversations: Sequence[Stats], tree: bool = True
+    ) -> list[TextLine]:
         """Return all tables. `tree`: all conversations descend from the first."""
-        first, title = found[0], f"{found[0].id}  {found[0].title}"
+        first, title = conversations[0], f"{conversations[0].id}  {conversations[0].title}"
         if not tree:
             title = counted(whole.conversations, "conversation")
-        elif len(found) > 1:
-            title = f"{first.id} and {counted(len(found) - 1, 'conversation')} spawned from it"
+        elif len(conversations) > 1:
+            title = (
+                f"{first.id} and {counted(len(conversations) - 1, 'conversation')} spawned from it"
+            )
         lines = [self._line(one_line(title), "call"), *self._wrapped(_sums(whole))]
         if whole.errors:
             errors = sorted(whole.errors.items(), key=lambda item: (-item[1], item[0]))
@@ -109,13 +115,15 @@ class StatsTable(NamedTuple):
                 error = f"  {one_line(call.error)}" if call.error else ""
                 name = f"  {duration(call.seconds):>12}  {one_line(call.name)}"
                 lines.append(self._line(f"{name}{error}  {where}event {call.seq}"))
-        if len(found) > 1:
+        if len(conversations) > 1:
             lines += [GAP, TextLine("call", "conversations")]
-            for one in sorted(found, key=lambda one: -one.seconds)[: self.limit]:
+            for one in sorted(conversations, key=lambda one: -one.seconds)[: self.limit]:
                 sums = ", ".join(_sums(one))
                 lines.append(self._line(f"  {one_line(one.id)}  {sums}  {one_line(one.title)}"))
-            if len(found) > self.limit:
-                more = f"  and {len(found) - self.limit:,} more; a higher --limit shows them"
+            if len(conversations) > self.limit:
+                more = (
+                    f"  and {len(conversations) - self.limit:,} more; a higher --limit shows them"
+                )
                 lines.append(self._line(more, "dim"))
         return lines
 
@@ -132,13 +140,13 @@ class StatsTable(NamedTuple):
         return [self._line(text) for text in lines]
 
     def _table(self, shares: Sequence[CallTotals]) -> list[TextLine]:
-        shown, most = shares[: self.limit], max(share.seconds for share in shares)
+        visible, most = shares[: self.limit], max(share.seconds for share in shares)
         longest = min(_MAX_NAME_COLUMNS, max(8, self.width // 3))
-        names = [clip(one_line(share.name), longest) for share in shown]
+        names = [clip(one_line(share.name), longest) for share in visible]
         wide = max(columns(name) for name in names)
-        calls = max(len(f"{share.calls:,}") for share in shown)
+        calls = max(len(f"{share.calls:,}") for share in visible)
         lines: list[TextLine] = []
-        for name, share in zip(names, shown, strict=True):
+        for name, share in zip(names, visible, strict=True):
             text = (
                 f"  {padded(name, wide)}  {share.calls:>{calls},} x  {duration(share.seconds):>12}"
             )

@@ -90,14 +90,14 @@ def _choose(options: Namespace, env: Mapping[str, str], console: Console) -> boo
         file=options.server or options.store, server_key_file=options.server_key_file
     )
     with closing(open_place(place_options, env, read_only=True)) as place:
-        found = [entry for entry in place.list(limit=_MOST_LISTED) if not entry.spawner]
-    if not found:
+        entries = [entry for entry in place.list(limit=_MOST_LISTED) if not entry.spawner]
+    if not entries:
         raise UsageError(f"--resume: there is no conversation {place_text(place_options)}")
-    found.sort(key=last_change, reverse=True)
-    chosen = console.choose("continue", [_row(entry) for entry in found])
+    entries.sort(key=last_change, reverse=True)
+    chosen = console.choose("continue", [_row(entry) for entry in entries])
     if chosen is None:
         return False
-    options.id = found[chosen].id
+    options.id = entries[chosen].id
     return True
 
 
@@ -110,7 +110,7 @@ class _Talk:
     def __init__(self, session: Session, files: Sequence[FileContent]) -> None:
         self._session = session
         self._files = tuple(files)  # attached to the next message
-        self._left = False
+        self._leaving = False
         self._toolbar_of, self._toolbar_text = ("", -1, ""), ""
 
     def _hint(self, text: str, style: str = "dim") -> None:
@@ -147,7 +147,7 @@ class _Talk:
         while True:
             if (code := session.drive(self._poll)) is not None:
                 return code
-            if self._left:
+            if self._leaving:
                 return Exit.FINISHED
             status = session.conversation.status
             if status is WAITING:
@@ -187,12 +187,12 @@ class _Talk:
             if session.conversation.status is WAITING and line.strip().lower() in (*ANSWERS, ""):
                 return None  # a call started to wait meanwhile: ask about it first
             if self._take_typed(line):
-                return Exit.FINISHED if self._left else None
+                return Exit.FINISHED if self._leaving else None
 
     def _take_other_line(self, line: str) -> bool:
         """Process a line typed at the prompt of a waiting call. Return True if the user left."""
         self._take_typed(line)
-        return self._left
+        return self._leaving
 
     def _poll(self) -> None:
         """Process the lines typed while the agent works."""
@@ -200,14 +200,14 @@ class _Talk:
         try:
             typed = session.console.typed()
         except EOFError:  # Ctrl-D: leave when the agent is done
-            self._left = True
+            self._leaving = True
             return
         for line in typed:
             waiting = session.conversation.state.pending_confirmations
             if line.strip().lower() in ANSWERS and waiting:
                 text = "answers nothing yet: you will be asked when the other calls are done."
                 self._hint(f"{line.strip()!r} {text}")
-            elif line.strip() and not self._left:
+            elif line.strip() and not self._leaving:
                 self._take_typed(line)
 
     def _toolbar(self) -> str:
@@ -215,15 +215,15 @@ class _Talk:
         or for another model, not per redraw."""
         session, state = self._session, self._session.conversation.state
         model = session.model
-        if (shown := (state.id, state.last_seq, model)) == self._toolbar_of:
+        if (key := (state.id, state.last_seq, model)) == self._toolbar_of:
             return self._toolbar_text
         folder = session.folder.resolve().name or "/"
         parts = [model, folder, *token_parts(state.usage, cached_share=True)]
         if state.cost is not None:
             parts.append(dollars(state.cost))
-        if (left := session.context_left()) is not None:
-            parts.append(f"{left:.0%} of the context left")
-        self._toolbar_of, self._toolbar_text = shown, " | ".join([*parts, session.parts.sandbox])
+        if (fraction_left := session.context_left()) is not None:
+            parts.append(f"{fraction_left:.0%} of the context left")
+        self._toolbar_of, self._toolbar_text = key, " | ".join([*parts, session.parts.sandbox])
         return self._toolbar_text
 
     # --- input from a file or a pipe ---
@@ -232,19 +232,19 @@ class _Talk:
         """Send each line after the last answer. Return the exit code of the last answer."""
         session = self._session
         session.prepare()
-        begun = session.conversation.state.last_seq
+        seq_before = session.conversation.state.last_seq
         code = session.drive()
         ended, now = Exit.FINISHED, session.conversation.state
-        if code is None and (now.status is WAITING or now.last_seq != begun):
+        if code is None and (now.status is WAITING or now.last_seq != seq_before):
             ended = session.outcome()  # of unfinished earlier work, if there is no message now
-        while code is None and not self._left:
+        while code is None and not self._leaving:
             try:
                 line = session.dialog.ask("")
             except EOFError:
                 break
             except KeyboardInterrupt:
                 return Exit.INTERRUPTED
-            if self._take(line, echoed=False) and not self._left:
+            if self._take(line, echoed=False) and not self._leaving:
                 code = session.drive()
                 if code is None:
                     ended = session.outcome()
@@ -277,7 +277,7 @@ class _Talk:
                     session.resume()
                     return True
             case "/exit":
-                self._left = True
+                self._leaving = True
                 return True
             case "/continue":
                 if conversation.status in (ConversationStatus.IDLE, ConversationStatus.FINISHED):
@@ -373,11 +373,11 @@ class _Talk:
         if isinstance(conversation, Conversation) and conversation.hosting.context.undo is None:
             self._hint("There is nothing to undo with: --no-undo keeps no files.", "error")
             return
-        if (said := last_word(conversation.get_history())) is None:
+        if (message := last_word(conversation.get_history())) is None:
             self._hint("There is no message to undo.")
             return
         try:
-            rewound = conversation.rewind(said.seq - 1, **session.source.callbacks())
+            rewound = conversation.rewind(message.seq - 1, **session.source.callbacks())
         except (Conflict, ConfigurationError, RuntimeFault) as error:
             text = "/pause, and wait" if isinstance(error, Conflict) else str(error).rstrip(".")
             self._hint(f"Nothing was undone: {text}.", "error")
@@ -415,22 +415,22 @@ class _Talk:
         """Return the conversation to go on with, None if the user chooses none."""
         session = self._session
         if id:
-            if (found := find_matching(others, id)) is None:
+            if (match := find_matching(others, id)) is None:
                 raise UsageError(f"there is no other conversation {id!r}")
-            return found
-        begun = sorted((one for one in others if not one.spawner), key=last_change, reverse=True)
-        if not begun:
+            return match
+        roots = sorted((one for one in others if not one.spawner), key=last_change, reverse=True)
+        if not roots:
             raise UsageError("there is no other conversation")
         if not session.interactive:
             raise UsageError("/resume needs a terminal to choose at; name one: /resume ID")
         session.dialog.catch_up()
-        rows = [_row(one) for one in begun[:_MOST_LISTED]]
+        rows = [_row(one) for one in roots[:_MOST_LISTED]]
         try:
             with session.signals.prompting():
                 chosen = session.console.choose("continue", rows)
         except (EOFError, KeyboardInterrupt):
             chosen = None
-        return None if chosen is None else begun[chosen]
+        return None if chosen is None else roots[chosen]
 
     def _approve(self) -> None:
         conversation = self._session.conversation

@@ -91,10 +91,10 @@ class _Tell(NamedTuple):
         if isinstance(command, cmd.Ask):
             key = command.aside
         posted = self.place.post(id, command, key)
-        told = f"posted: {_description(command)}"
+        outcome = f"posted: {_description(command)}"
         if not posted:
-            told = f"dropped: another command was posted under the key {options.key!r} before"
-        console.line(one_line(told))
+            outcome = f"dropped: another command was posted under the key {options.key!r} before"
+        console.line(one_line(outcome))
         if options.what not in ("pause", "interrupt", "rename", "tag", "untag", "ask"):
             self._go_on()
         if options.wait is None and not isinstance(command, cmd.Ask):
@@ -143,8 +143,8 @@ class _Tell(NamedTuple):
                 call = words.pop(0) if words and _CALL.fullmatch(words[0]) else None
                 return cmd.Reject(self._pending(call).call.id, clean(" ".join(words)))
             case "answer" | "decline":
-                asked = words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None
-                question = self._question(asked)
+                question_id = words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None
+                question = self._question(question_id)
                 if options.what == "decline":
                     return cmd.Answer(question.id, None, clean(" ".join(words)))
                 if len(words) > 1:
@@ -204,14 +204,14 @@ class _Tell(NamedTuple):
     def _arguments(self, pending: PendingConfirmation) -> dict[str, Any]:
         """Parse other arguments for a call. The tool's schema in the journal validates them."""
         try:
-            found = read_arguments(self.options.arguments)
+            arguments = read_arguments(self.options.arguments)
             agent = last(self.state.events, ev.AgentConfigured)
             for tool in agent.tools if agent is not None else ():
                 if tool.name == pending.call.name:
-                    from_json_schema(tool.name, tool.input_schema, untrusted=True)(found)
+                    from_json_schema(tool.name, tool.input_schema, untrusted=True)(arguments)
         except (ToolValidationError, ValueError) as error:
             raise UsageError(f"--arguments: {error}") from error
-        return found
+        return arguments
 
     def _wait(self, command: cmd.Command, seq: int, key: str | None) -> Exit:
         """Wait until the events after `seq` show that the command was carried out."""

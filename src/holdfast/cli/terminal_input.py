@@ -65,10 +65,10 @@ def _without(input_flags: int, local_flags: int) -> Generator[None]:
     except termios.error:
         yield
         return
-    changed = [*before]
-    changed[0] &= ~input_flags
-    changed[3] &= ~local_flags
-    termios.tcsetattr(descriptor, termios.TCSADRAIN, changed)
+    attributes = [*before]
+    attributes[0] &= ~input_flags
+    attributes[3] &= ~local_flags
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, attributes)
     try:
         yield
     finally:

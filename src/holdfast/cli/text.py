@@ -168,11 +168,14 @@ def token_parts(usage: Usage, cached_share: bool = False) -> list[str]:
     (100 reasoning)`. With `cached_share` the cached part is a percentage."""
     if not usage.input_tokens and not usage.output_tokens:
         return []
-    found = [_counts(usage, names) for names in (_INPUT_PARTS, _OUTPUT_PARTS)]
+    counts = [_counts(usage, names) for names in (_INPUT_PARTS, _OUTPUT_PARTS)]
     if cached_share and usage.cached_input_tokens and usage.input_tokens:
-        found[0][0] = f"{usage.cached_input_tokens / usage.input_tokens:.0%} cached"
-    sent, received = [f" ({', '.join(parts)})" if parts else "" for parts in found]
-    return [f"{usage.input_tokens:,} tokens in{sent}", f"{usage.output_tokens:,} out{received}"]
+        counts[0][0] = f"{usage.cached_input_tokens / usage.input_tokens:.0%} cached"
+    input_details, output_details = [f" ({', '.join(parts)})" if parts else "" for parts in counts]
+    return [
+        f"{usage.input_tokens:,} tokens in{input_details}",
+        f"{usage.output_tokens:,} out{output_details}",
+    ]
 
 
 def _counts(usage: Usage, words: Sequence[tuple[str, str]]) -> list[str]:

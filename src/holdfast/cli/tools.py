@@ -52,16 +52,16 @@ _STOP_SECONDS = 2.0  # for a call to stop after Ctrl-C
 def tools(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the chosen action. Raises `UsageError`, `HoldfastError`."""
     if (options.what in ("describe", "call")) != (options.name is not None):
-        wanted = "takes the NAME of a tool: see `holdfast tools list`"
-        raise UsageError(f"tools {options.what} {'takes no NAME' if options.name else wanted}")
+        requirement = "takes the NAME of a tool: see `holdfast tools list`"
+        raise UsageError(f"tools {options.what} {'takes no NAME' if options.name else requirement}")
     if options.words and options.what != "call":
         raise UsageError(f"tools {options.what} takes no ARGUMENT")
     with _reserve_stdout() as out:
         console, status = Console(env, out=out), Console(env, out=sys.stderr)
         try:
             # `check` prints the warnings; the other actions print those they need.
-            with _collect_warnings() as collected, toolset(options, env) as found:
-                command = _Command(options, found, console, status, collected)
+            with _collect_warnings() as collected, toolset(options, env) as config_tools:
+                command = _Command(options, config_tools, console, status, collected)
                 actions = {"list": command.list, "describe": command.describe, "call": command.call}
                 code = actions.get(options.what, command.check)()
         finally:
@@ -123,8 +123,8 @@ class _Command(NamedTuple):
         lines += [*(TextLine("plain", safe(line)) for line in description.splitlines()), GAP]
         required = set(schemas["input_schema"].get("required", ()))
         for name, schema in schemas["input_schema"].get("properties", {}).items():
-            known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
-            lines += _parameter(name, known, name in required)
+            parameter_schema = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+            lines += _parameter(name, parameter_schema, name in required)
         lines.append(GAP)
         for key, value in info.items():
             if isinstance(value, dict):
@@ -146,14 +146,14 @@ class _Command(NamedTuple):
             return Exit.INTERRUPTED
         if self.options.json:
             console.line(result.to_json().decode())
-        elif shown := "\n".join(map(_shown, result.content)):
-            shown = shown.removesuffix("\n")
+        elif text := "\n".join(map(_block_text, result.content)):
+            text = text.removesuffix("\n")
             if console.is_terminal:
-                shown = safe(shown) if self.options.full else _bounded(safe(shown))
+                text = safe(text) if self.options.full else _bounded(safe(text))
             if result.is_error:
-                self.status.line(shown, "error")
+                self.status.line(text, "error")
             else:
-                console.line(shown)
+                console.line(text)
         elif result.structured_content is not None:
             self._json(result.structured_content)
         return Exit.FAILED if result.is_error else Exit.FINISHED
@@ -189,8 +189,8 @@ class _Command(NamedTuple):
                 }
                 for id, state in services.items()
             }
-            found = {"ok": sound, "tools": summary["tools"], "services": states}
-            self._json({**found, "held": summary["held"], "warnings": unusable})
+            report = {"ok": sound, "tools": summary["tools"], "services": states}
+            self._json({**report, "held": summary["held"], "warnings": unusable})
             return code
         for id, state in services.items():
             one = health.get(id)
@@ -220,9 +220,9 @@ class _Command(NamedTuple):
         manager, name = self.toolset.manager, self.options.name
         if not manager.exists(name):
             id = name.partition(".")[0]
-            known = id in manager.summary()["services"]
-            self.status.status(f"asking {id}" if known else "asking services")
-            manager.discover(id if known else None)
+            is_service = id in manager.summary()["services"]
+            self.status.status(f"asking {id}" if is_service else "asking services")
+            manager.discover(id if is_service else None)
             self.status.status("")
         try:
             return manager.get(name)
@@ -296,12 +296,12 @@ def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
                 "tools call takes its arguments as one JSON object or as key=value pairs, not both"
             )
         try:
-            found: Any = json.loads(sys.stdin.read() if words[0] == "-" else words[0])
+            document: Any = json.loads(sys.stdin.read() if words[0] == "-" else words[0])
         except ValueError as error:
             raise UsageError(f"the arguments are not JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise UsageError(f"the arguments must be a JSON object, not {type(found).__name__}")
-        return cast("dict[str, Any]", found)
+        if not isinstance(document, dict):
+            raise UsageError(f"the arguments must be a JSON object, not {type(document).__name__}")
+        return cast("dict[str, Any]", document)
     arguments: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -327,7 +327,7 @@ def _value(text: str, schema: Any) -> Any:
         return text  # the tool's own validation explains the problem better
 
 
-def _shown(block: Any) -> str:
+def _block_text(block: Any) -> str:
     match block:
         case content.TextContent():
             return block.text
@@ -347,11 +347,11 @@ def _shown(block: Any) -> str:
 
 def _bounded(text: str) -> str:
     lines = text.split("\n")
-    kept = "\n".join(lines[:_MAX_LINES])[:_MAX_CHARS]
-    if len(kept) == len(text):
+    head = "\n".join(lines[:_MAX_LINES])[:_MAX_CHARS]
+    if len(head) == len(text):
         return text
-    left_out = size(len(text) - len(kept))
-    return f"{kept}\n… {left_out} more; --full shows all of it, and a pipe gets all of it"
+    left_out = size(len(text) - len(head))
+    return f"{head}\n… {left_out} more; --full shows all of it, and a pipe gets all of it"
 
 
 # --- the streams ---
@@ -394,7 +394,7 @@ def _collect_warnings() -> Generator[list[str]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", DeprecationWarning)
-            shown = warnings.showwarning
+            previous_hook = warnings.showwarning
 
             def show(message: Any, category: Any, filename: Any, *more: Any) -> None:
                 # Only deprecated spellings in the config; those of other libraries do not concern
@@ -402,7 +402,7 @@ def _collect_warnings() -> Generator[list[str]]:
                 if category is DeprecationWarning and "config" in str(filename) + str(message):
                     collected.append(str(message))
                 elif category is not DeprecationWarning:
-                    shown(message, category, filename, *more)
+                    previous_hook(message, category, filename, *more)
 
             warnings.showwarning = show
             yield collected
@@ -432,9 +432,11 @@ def toolset(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
             manager = ToolManager(runtime.tools)
         else:
             path = path_of(config)
-            found = config_variables(path, env)
+            variables = config_variables(path, env)
             importable(os.getcwd(), str(path.resolve().parent))
-            manager = ToolManager.from_config(path, runtime.tools, variables=found, discover=False)
+            manager = ToolManager.from_config(
+                path, runtime.tools, variables=variables, discover=False
+            )
         with manager:
             yield Toolset(manager, runtime)
 
@@ -454,17 +456,17 @@ def _check_programs(path: Path) -> None:
 
 def config_variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a config mentions as `${NAME}`. Raises `UsageError`."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for text in _texts(load(path)[0]):
         for name, default in _MENTIONED.findall(text):
             if name in env:
-                found[name] = env[name]
+                variables[name] = env[name]
             elif not default:
                 raise UsageError(
                     f"the environment variable {name}, which {str(path)!r} mentions, is not set."
                     f" Set it, or write a default: ${{{name}:-...}}"
                 )
-    return found
+    return variables
 
 
 def _texts(document: Any) -> Generator[str]:

@@ -30,18 +30,18 @@ def trace(options: Namespace, env: Mapping[str, str]) -> Exit:
         form = _FORMS[output.suffix.lower()]
     elif not options.json and sys.stdout.isatty():
         raise UsageError("a trace is a page for a browser; name its file with -o FILE.html")
-    found = _read(options, env)
+    run_trace = _read(options, env)
     if options.json:
-        console.line(json_shown(found.to_json().decode()))
+        console.line(json_shown(run_trace.to_json().decode()))
     elif output is None:
-        sys.stdout.write(form(found))
+        sys.stdout.write(form(run_trace))
     else:
         try:
-            output.write_text(form(found), encoding="utf-8")
+            output.write_text(form(run_trace), encoding="utf-8")
         except OSError as error:
             console.error(f"{options.output!r} cannot be written: {reason(error)}.")
             return Exit.FAILED
-        console.notice(f"{options.output} shows {found.conversations[0].id}.", "dim")
+        console.notice(f"{options.output} shows {run_trace.conversations[0].id}.", "dim")
     return console.loss if console.broken else Exit.FINISHED
 
 
@@ -51,13 +51,13 @@ def _read(options: Namespace, env: Mapping[str, str]) -> RunTrace:
         if options.id is not None:
             id = place.find(options.id).id
         else:
-            begun = [entry for entry in place.list() if not entry.spawner]
-            if len(begun) != 1:
-                if not begun:
+            roots = [entry for entry in place.list() if not entry.spawner]
+            if len(roots) != 1:
+                if not roots:
                     raise UsageError(f"there is no conversation {place_text(options)}")
                 hint = f"holdfast list {place_words(options)}"
-                raise UsageError(f"give the ID of one of {len(begun):,} conversations. See: {hint}")
-            id = begun[0].id
+                raise UsageError(f"give the ID of one of {len(roots):,} conversations. See: {hint}")
+            id = roots[0].id
         if isinstance(place, StoredConversations):
             return traced(place.store, id, limit)
         return place.trace(id, limit)

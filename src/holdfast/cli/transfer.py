@@ -113,13 +113,15 @@ def _salvage_lines(
         raise UsageError(str(error).removesuffix(".")) from error
     with remains:
         for entry in _select(console, remains.list(), options):
-            found = remains.read(entry.id)
-            blobs = dict.fromkeys(id for event in found.events for id in transfer.blobs_of(event))
-            lost = [f"the blob {id} is lost" for id in blobs if remains.blob(id) is None]
-            for problem in [*found.gaps, *found.notes, *lost]:
+            conversation = remains.read(entry.id)
+            blobs = dict.fromkeys(
+                id for event in conversation.events for id in transfer.blobs_of(event)
+            )
+            missing = [f"the blob {id} is lost" for id in blobs if remains.blob(id) is None]
+            for problem in [*conversation.gaps, *conversation.notes, *missing]:
                 lose(entry.id, problem)
-            _tell_open(console, entry.id, found.events)
-            yield from transfer.exported(found.summary, found.events, remains.blob)
+            _tell_open(console, entry.id, conversation.events)
+            yield from transfer.exported(conversation.summary, conversation.events, remains.blob)
         for trouble in remains.troubles:
             lose(options.file, trouble)
 
@@ -130,12 +132,12 @@ def _open(file: str) -> SQLiteStore | PostgresStore:
     return open_store(file, read_only=True, hint=f"If it is damaged, see: holdfast check {file}")
 
 
-def _select(console: Console, found: Sequence[Summary], options: Namespace) -> list[Summary]:
-    if not found:
+def _select(console: Console, summaries: Sequence[Summary], options: Namespace) -> list[Summary]:
+    if not summaries:
         console.error(f"there is no conversation in {without_password(options.file)!r} yet.")
     if not options.ids:
-        return list(found)
-    entries = [find_in_file(found, id, without_password(options.file)) for id in options.ids]
+        return list(summaries)
+    entries = [find_in_file(summaries, id, without_password(options.file)) for id in options.ids]
     return list({entry.id: entry for entry in entries}.values())
 
 
@@ -143,9 +145,9 @@ def _tell_open(console: Console, id: str, events: Iterable[ev.AnyEvent]) -> None
     if calls := transfer.open_calls(events):
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         are = "is" if len(calls) == 1 else "are"
-        told = f"{id}: {counted(len(calls), 'call')} {are} open ({names}). If the conversation"
-        told += " continues both here and where it is imported, they may run twice."
-        console.notice(one_line(told))
+        warning = f"{id}: {counted(len(calls), 'call')} {are} open ({names}). If the conversation"
+        warning += " continues both here and where it is imported, they may run twice."
+        console.notice(one_line(warning))
 
 
 def _blob(store: Store, id: str) -> bytes | None:
@@ -225,14 +227,16 @@ def _read_file(console: Console, options: Namespace) -> Iterator[transfer.Export
     file: str = options.file
     with ExitStack() as stack:
         if options.origin:
-            found = [_read_folder(console, file)]
+            conversations = [_read_folder(console, file)]
         elif file == "-":
-            found = transfer.read_exported(sys.stdin.buffer)
+            conversations = transfer.read_exported(sys.stdin.buffer)
         else:
             with unreadable(repr(file)):
-                found = transfer.read_exported(stack.enter_context(path_of(file).open("rb")))
+                conversations = transfer.read_exported(
+                    stack.enter_context(path_of(file).open("rb"))
+                )
         try:
-            yield from found if options.id is None else transfer.only(found)
+            yield from conversations if options.id is None else transfer.only(conversations)
         except ConfigurationError as error:
             where = "standard input" if file == "-" else file
             raise UsageError(f"{where}, {error}".removesuffix(".")) from error
@@ -245,18 +249,18 @@ def _read_folder(console: Console, folder: str) -> transfer.Exported:
     if folder == "-":
         raise UsageError("--from openhands takes the folder of a conversation, not standard input")
     try:
-        found = read_conversation(path_of(folder))
+        conversation = read_conversation(path_of(folder))
     except (ConfigurationError, OSError) as error:
         raise UsageError(str(error).removesuffix(".")) from error
-    state, events = found.state, found.state.events
+    state, events = conversation.state, conversation.state.events
     if not events:
         raise UsageError(f"there is no event in {folder!r}")
-    _show_notes(console, found.notes)
-    said = next((event.text for event in events if isinstance(event, ev.MessageAdded)), "")
+    _show_notes(console, conversation.notes)
+    first_message = next((event.text for event in events if isinstance(event, ev.MessageAdded)), "")
     header = transfer.Header(
         version=transfer.VERSION,
         id=state.id,
-        title=said.strip().split("\n", 1)[0][:80],
+        title=first_message.strip().split("\n", 1)[0][:80],
         status=state.status.value,
         created=events[0].timestamp,
         updated=events[-1].timestamp,
