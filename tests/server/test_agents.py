@@ -94,7 +94,7 @@ def test_a_secret_that_changes_before_the_first_run_is_used(tmp_path: Path) -> N
     with ModelServer(lambda _: text("yes")) as provider, host_of(tmp_path) as host:
         form = form_of(Agent(LLM("m", base_url=provider.url, api_key="${PROVIDER_KEY}")))
         for key in ("sk-the-first-one", "sk-the-second-one"):
-            host.named.set_secret(T, "PROVIDER_KEY", SecretValue(key, ""))
+            host.named_parts.set_secret(T, "PROVIDER_KEY", SecretValue(key, ""))
             if key == "sk-the-first-one":
                 host.create(T, CreateRequest(id="a", agent=form.mapping, secrets=form.secrets))
         assert answer_of(host) == "yes"

@@ -590,8 +590,8 @@ def test_a_client_that_is_gone_has_its_claim_settled_and_one_that_is_heard_of_ke
         def pass_time(steps: int) -> None:
             for _ in range(steps):
                 now[0] += 10.0
-                host.claims.seen(T, "client-kept")
-                host.claims.seen("acme", "client-lost")  # another tenant's
+                host.claims.note_alive(T, "client-kept")
+                host.claims.note_alive("acme", "client-lost")  # another tenant's
                 host.tend()
 
         # One step more than the grace, because a claim may be noticed at the next one.
@@ -620,18 +620,18 @@ def test_a_claim_has_its_tools_timeout_also_after_a_restart_and_then_anew(tmp_pa
         host.execute(T, "a", Send("go"))
         host.execute(T, "a", Claim(offered(host, "a").call.id, "me"))
         now[0] += 15.0
-        host.claims.seen(T, "me")
+        host.claims.note_alive(T, "me")
         host.tend()
         assert host.state(T, "a").offers
     with host_of(tmp_path, clock=lambda: now[0]) as host:
         host.recover()
         until(lambda: host.stats()["client_calls"] == 1)
         now[0] += 15.0
-        host.claims.seen(T, "me")
+        host.claims.note_alive(T, "me")
         host.tend()
         assert host.state(T, "a").offers
         now[0] += 6.0
-        host.claims.seen(T, "me")
+        host.claims.note_alive(T, "me")
         host.tend()
         # its script begins anew, and offers the next call at once
         until(lambda: "toolResult" in types(host, "a"))

@@ -181,7 +181,7 @@ def test_a_tenant_cannot_make_the_server_show_a_key(
         # A script is no model: what looks like a name in it stays a text.
         script = {"script": [{"named": "fast"}]}
         form = {"model": {"use": "scripted", "parameters": script}}
-        assert serving.host.named.resolve("other", form) == (form, {})
+        assert serving.host.named_parts.resolve("other", form) == (form, {})
 
 
 def test_a_sub_agent_cannot_send_the_key_of_a_named_model_elsewhere(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_sub_agent_cannot_send_the_key_of_a_named_model_elsewhere(tmp_path: Pa
     with Serving(tmp_path, models=models) as server:
         sub = SubAgent("far", prompt="Answer.", model="ollama/mine")
         form = form_of(Agent(NamedModel("fast"), delegates={"far": sub})).mapping
-        resolved, values = server.host.named.resolve("other", form)
+        resolved, values = server.host.named_parts.resolve("other", form)
         assert list(values.values()) == [KEY]
         agent = Agent.from_json(json.dumps(resolved), variables=values)
         assert agent.delegates is not None
@@ -230,7 +230,7 @@ def test_models_are_found_in_every_place_of_a_form() -> None:
 
 
 def test_whatever_was_set_can_be_listed(serving: Serving) -> None:
-    named_models = serving.host.named
+    named_models = serving.host.named_parts
     for form in (
         {"name": "a", "base_url": "http://[${X}]/v1", "prices": {"input": "${P}", "output": 2}},
         [{"name": "gpt-5"}, "gpt-5-mini"],
@@ -249,7 +249,7 @@ def test_the_models_of_a_server_without_any_are_none(tmp_path: Path) -> None:
         assert server.ask("GET", "/api/models").json == {"models": []}
         assert server.ask("GET", "/api/secrets").json == {"secrets": {}}
         form = form_of(Agent(ScriptedLLM([]))).mapping
-        assert server.host.named.resolve("default", form) == (form, {})
+        assert server.host.named_parts.resolve("default", form) == (form, {})
 
 
 @pytest.mark.slow

@@ -241,7 +241,7 @@ def test_tools_and_secrets_set_elsewhere_are_those_of_the_next_step(
     one, other = both
     busy(one, "a", tmp_path)
     other.set_secrets(T, "a", shapes.SecretsRequest(secrets={"TOKEN": "xyzzy-planted"}))
-    until(lambda: not one._records.find(T, "a").wanted)
+    until(lambda: not one._records.find(T, "a").is_wanted)
     assert one.secret_names(T, "a").secrets.keys() == {"TOKEN"}
     live = one._scheduler.conversations.find("a")
     assert live is not None

@@ -163,7 +163,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         "/agui/{agent}",
         "Run an agent for a front end",
         schema={"type": "string"},
-        given="text/event-stream",
+        answer_media_type="text/event-stream",
         also=(404, 413, 422, 503),
         client=False,
         example={

@@ -243,7 +243,7 @@ class _Responses:
         if decides:  # a request without a message
             read.messages.append(ChatMessage("user", "-"))
         chat = parse_request(as_chat(body, read, system), agent)
-        contents = [] if decides else chat.said
+        contents = [] if decides else chat.user_messages
         if row is None:
             events = history_events(chat, agent.name)
             session = self._door.begin(agent, tools=chat.offers, instructions=chat.instructions)

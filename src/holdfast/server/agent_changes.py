@@ -38,19 +38,19 @@ class AgentChanges(ObjectStruct):
         """Replace the conversation's tools. The change takes effect with the model's next
         answer, also during a run."""
         tools, modules = request.tools, request.tool_module_qualnames
-        with self._changing(tenant, id) as (record, live):
+        with self._open_for_change(tenant, id) as (record, live):
             stored_parts = self._agents.stored_parts(record)
             form = forms.with_tools(stored_parts.form, [tool.name for tool in tools])
             options = replace(record.options, modules=modules, client_tools=request.client_tools)
             parts = self._agents.requested_parts(tenant, form, stored_parts.secrets, tools, options)
-            return self._replaced(live, record, parts, live.set_tools)
+            return self._replace(live, record, parts, live.set_tools)
 
     def use(self, tenant: str, id: str, request: shapes.AgentRequest) -> shapes.CreatedConversation:
         """Replace the conversation's agent from its next step on. It gets the secrets of the
         request alone, because it could send those of the present agent anywhere; the
         conversation's own secrets stay."""
         options = {"modules": request.tool_module_qualnames, "client_tools": request.client_tools}
-        with self._changing(tenant, id) as (record, live):
+        with self._open_for_change(tenant, id) as (record, live):
             own_secrets = forms.conversation_secrets(self._agents.stored_parts(record).secrets)
             parts = self._agents.requested_parts(
                 tenant,
@@ -65,7 +65,7 @@ class AgentChanges(ObjectStruct):
                     "The agent has tools that need a workspace, and this conversation has none."
                     " Fork the conversation with a workspace."
                 )
-            created = self._replaced(live, record, parts, live.use)
+            created = self._replace(live, record, parts, live.use)
         self._scheduler.wake(record.store_id)
         return created
 
@@ -81,7 +81,7 @@ class AgentChanges(ObjectStruct):
             for name, secret in request.secrets.items()
         }
         Secrets(own)  # checks names and values
-        with self._changing(tenant, id) as (record, live):
+        with self._open_for_change(tenant, id) as (record, live):
             record, built = self._agents.set_secrets(record, own)
             live.set_secrets(record, built)
             with live.run_lock:
@@ -95,7 +95,7 @@ class AgentChanges(ObjectStruct):
             secrets={name: secret.description for name, secret in sorted(own.items())}
         )
 
-    def _replaced(
+    def _replace(
         self,
         live: OpenConversation,
         record: ConversationRecord,
@@ -110,7 +110,7 @@ class AgentChanges(ObjectStruct):
         return built.created(record, live.status.value)
 
     @contextmanager
-    def _changing(
+    def _open_for_change(
         self, tenant: str, id: str
     ) -> Generator[tuple[ConversationRecord, OpenConversation]]:
         """Yield the record and the open conversation for one change of its stored agent. Changes
@@ -119,4 +119,4 @@ class AgentChanges(ObjectStruct):
         with self._locks.hold(place), self._scheduler.conversations.use(place) as live:
             yield self._records.find(tenant, id), live
             if self._others is not None:
-                self._others.changed(self._records.find(tenant, id))
+                self._others.notify_change(self._records.find(tenant, id))

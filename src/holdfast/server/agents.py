@@ -192,7 +192,7 @@ class Agents(ObjectStruct):
     workers: WorkerPool | None
     observers: Sequence[Observer]
     elsewhere: WorkerObservations | None
-    named: NamedParts
+    named_parts: NamedParts
     runtime_tools: list[str] | None = None  # the names of a workspace's tools, once needed
     fresh: FreshAgents = msgspec.field(default_factory=lambda: FreshAgents())
 
@@ -230,7 +230,7 @@ class Agents(ObjectStruct):
                 return self.workers.open(record, self._opened_parts, folder, note, leave)
             tools = [] if runtime is None else runtime.all_tools
             fresh = self.fresh.take(record, self.records.seal.digest)
-            parts = self._resolved(self.stored_parts(record) if fresh is None else fresh.stored)
+            parts = self._resolve(self.stored_parts(record) if fresh is None else fresh.stored)
             if fresh is not None and fresh.built.parts == parts:
                 built = fresh.built
             else:
@@ -288,12 +288,12 @@ class Agents(ObjectStruct):
         return AgentParts(record.tenant, form, secrets, tools, record.options)
 
     def _opened_parts(self, record: ConversationRecord) -> AgentParts:
-        return self._resolved(self.stored_parts(record))
+        return self._resolve(self.stored_parts(record))
 
-    def _resolved(self, parts: AgentParts) -> AgentParts:
+    def _resolve(self, parts: AgentParts) -> AgentParts:
         """Return parts with the named models and secrets in them. They are never stored, so that a
         change of a named part reaches each conversation when it is opened next."""
-        form, values = self.named.resolve(parts.tenant, parts.form)
+        form, values = self.named_parts.resolve(parts.tenant, parts.form)
         return parts._replace(form=form, secrets={**parts.secrets, **values})
 
     def stored_tools(self, record: ConversationRecord) -> ToolRecord:
@@ -325,7 +325,7 @@ class Agents(ObjectStruct):
             raise ConfigurationError(
                 "The agent's hooks or its judge run commands, which need a workspace. Name one."
             )
-        parts, boxed = self._resolved(parts), parts.options.boxed
+        parts, boxed = self._resolve(parts), parts.options.boxed
         if boxed:
             self.workspaces.runtimes.check(boxed)
         if self.workers is not None:

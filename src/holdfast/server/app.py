@@ -95,7 +95,7 @@ class App:
         self.service = Service(host, usage, quota, self._metrics, ping)
         self._keys = keys
         self._observers = host.observers
-        self._known: dict[bytes, tuple[float, Caller]] = {}
+        self._callers: dict[bytes, tuple[float, Caller]] = {}
         app = _fastapi(self.service, usage, self._metrics, agents, doors)
         self.fastapi = app
         files = page.files()
@@ -115,20 +115,20 @@ class App:
 
     async def _caller(self, key: str) -> Caller | None:
         digest = sha256(key.encode("latin-1", "replace")).digest()
-        entry = self._known.get(digest)
+        entry = self._callers.get(digest)
         if entry is not None and time.monotonic() - entry[0] < _KEY_CACHE_SECONDS:
             return entry[1]
         tenant = await self.service.read(self._keys.tenant_of, key)
         if tenant is None:
-            self._known.pop(digest, None)
+            self._callers.pop(digest, None)
             return None
-        if len(self._known) > 10_000:
-            self._known.clear()
+        if len(self._callers) > 10_000:
+            self._callers.clear()
         caller = Caller(tenant, digest.hex()[:16])
-        self._known[digest] = (time.monotonic(), caller)
+        self._callers[digest] = (time.monotonic(), caller)
         return caller
 
-    def _served(self, scope: Any) -> list[Callable[[str, int], None]]:
+    def _end_callbacks(self, scope: Any) -> list[Callable[[str, int], None]]:
         """Return the observers' callbacks for the end of this request. Read-only requests have
         none."""
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
@@ -145,7 +145,7 @@ class App:
             return
         began = time.perf_counter()
         status = 0
-        served = self._served(scope) if self._observers else []
+        served = self._end_callbacks(scope) if self._observers else []
 
         async def sending(message: Any) -> None:
             nonlocal status
@@ -166,8 +166,8 @@ class App:
                 _log.error("A response failed after its headers were sent", exc_info=error)
                 raise
         finally:
-            if (held := scope.get("body")) is not None:
-                held.free()
+            if (body := scope.get("body")) is not None:
+                body.free()
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.count(scope["method"], route, status, seconds)
@@ -262,14 +262,24 @@ def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
     logged: set[str] = set()
 
     @routes.get(
-        "/health", "Liveness", gives=ServerHealth, gave={"status": "ok"}, open=True, also=()
+        "/health",
+        "Liveness",
+        gives=ServerHealth,
+        answer_example={"status": "ok"},
+        open=True,
+        also=(),
     )
     async def health(request: Request) -> Response:
         """Report that the server process is running. Needs no key."""
         return answer(ServerHealth("ok"))
 
     @routes.get(
-        "/ready", "Readiness", gives=ServerHealth, gave={"status": "ready"}, open=True, also=(503,)
+        "/ready",
+        "Readiness",
+        gives=ServerHealth,
+        answer_example={"status": "ready"},
+        open=True,
+        also=(503,),
     )
     async def ready(request: Request) -> Response:
         """Returns 503 while the server recovers after a start, while it shuts down, and after
@@ -290,7 +300,7 @@ def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
     @routes.get(
         "/metrics",
         "Metrics for Prometheus",
-        given="text/plain",
+        answer_media_type="text/plain",
         schema={"type": "string"},
         client=False,
         also=(503,),

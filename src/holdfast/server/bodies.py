@@ -218,7 +218,7 @@ class ServerHealth(msgspec.Struct, frozen=True):
     status: str
 
 
-class Standing(msgspec.Struct, frozen=True):
+class StatusReply(msgspec.Struct, frozen=True):
     """A conversation's status after the request."""
 
     status: str
@@ -238,7 +238,7 @@ class AgentChosen(msgspec.Struct, frozen=True, omit_defaults=True):
     replaced: bool = False
 
 
-class Sent(msgspec.Struct, frozen=True, rename="camel"):
+class SentMessage(msgspec.Struct, frozen=True, rename="camel"):
     """The id of the `Message` event that a message becomes."""
 
     event_id: str
@@ -297,7 +297,7 @@ class Cloned(msgspec.Struct, frozen=True):
     path: str
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenFile(msgspec.Struct, frozen=True):
     """The size of a written file in bytes."""
 
     bytes: int

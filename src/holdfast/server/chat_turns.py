@@ -72,19 +72,21 @@ class HostedTurn(msgspec.Struct, frozen=True):
 
     def begin(self) -> BegunChat:
         """Find or make the conversation of the turn, and begin it with the new messages."""
-        return self._joined() or self._continued() or self._begun()
+        return self._join() or self._continue() or self._create()
 
     def remember(self, chat: BegunChat, progress: TurnProgress) -> None:
         """Store the hash by which the client's next request is recognised."""
         if chat.is_own:
             turn = self.turn
             digest, keep = turn.answered(progress.as_sent_back()), bool(turn.results)
-            self.rows.store_history(self.tenant, digest, chat.id, progress.seq, turn.asked, keep)
+            self.rows.store_history(
+                self.tenant, digest, chat.id, progress.seq, turn.request_digest, keep
+            )
 
     def forget(self, chat: BegunChat) -> None:
         """Forget a failed turn, so that a repeated request starts a new one."""
         if chat.is_own:
-            self.rows.forget_turn(self.tenant, self.turn.asked, chat.id)
+            self.rows.forget_turn(self.tenant, self.turn.request_digest, chat.id)
 
     def _fold(self, id: str) -> Fold | None:
         """Return the present fold of a conversation, None if it was removed."""
@@ -93,11 +95,11 @@ class HostedTurn(msgspec.Struct, frozen=True):
         except ConversationNotFound:
             return None
 
-    def _joined(self) -> BegunChat | None:
+    def _join(self) -> BegunChat | None:
         """Return the turn of an earlier request for the same: one that brought tool results, or one
         that was broken off and for which no client waits."""
         tenant, turn, chats = self.tenant, self.turn, self.host.chats
-        row = self.rows.find_turn(tenant, turn.asked)
+        row = self.rows.find_turn(tenant, turn.request_digest)
         if row is None:
             return None
         id = row.conversation
@@ -106,7 +108,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
             if folded is None:
                 return None
             if row.answered:
-                chat = self._followed(id, row.seq, None, ())
+                chat = self._attend(id, row.seq, None, ())
                 return chat._replace(since=folded.last_seq, is_own=False)
             late = time.time() - row.at > _RESUME_SECONDS
             if not turn.results and (late or chats.waiting(tenant, id)):
@@ -116,11 +118,11 @@ class HostedTurn(msgspec.Struct, frozen=True):
                 for event in self._events(id, row.seq)
                 if isinstance(event, ev.MessageAdded) and event.sender == "user"
             ]
-            if messages != turn.said[: len(messages)]:
+            if messages != turn.user_messages[: len(messages)]:
                 return None  # other requests have continued the conversation
-            return self._sent(id, row.seq, None, folded, len(messages))
+            return self._begin_turn(id, row.seq, None, folded, len(messages))
 
-    def _continued(self) -> BegunChat | None:
+    def _continue(self) -> BegunChat | None:
         """Return the conversation that gave the last answer, or a fork of it if it has continued
         differently since."""
         turn, tenant = self.turn, self.tenant
@@ -128,11 +130,11 @@ class HostedTurn(msgspec.Struct, frozen=True):
         if history is None:
             return None
         with self.host.chats.turn(tenant, history[0]):
-            if not turn.results or self.rows.find_turn(tenant, turn.asked) is None:
-                return self._continued_alone(*history)
-        return self._joined()  # another request with these results was first
+            if not turn.results or self.rows.find_turn(tenant, turn.request_digest) is None:
+                return self._continue_alone(*history)
+        return self._join()  # another request with these results was first
 
-    def _continued_alone(self, id: str, seq: int) -> BegunChat | None:
+    def _continue_alone(self, id: str, seq: int) -> BegunChat | None:
         folded, turn, chats = self._fold(id), self.turn, self.host.chats
         if folded is None:
             return None
@@ -146,8 +148,8 @@ class HostedTurn(msgspec.Struct, frozen=True):
         if not continued and (open or folded.status is not ConversationStatus.RUNNING):
             self._refit(id)
             if folded.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
-                return self._sent(id, seq, None, folded)
-            return self._sent(id, folded.last_seq, folded, folded)
+                return self._begin_turn(id, seq, None, folded)
+            return self._begin_turn(id, folded.last_seq, folded, folded)
         if not continued:
             calls_begun, open = _open_at(self._events(id, 0, seq))
         at = calls_begun - 1 if open else seq
@@ -156,45 +158,45 @@ class HostedTurn(msgspec.Struct, frozen=True):
         self.rows.add(self.tenant, forked.id, b"")
         if open:
             events = self._events(id, at, seq)
-            chats.append(self.tenant, forked.id, _answered(events, open, turn))
+            chats.append(self.tenant, forked.id, _with_results(events, open, turn))
         self._refit(forked.id)
-        return self._sent_first(forked.id)
+        return self._begin_first_turn(forked.id)
 
-    def _begun(self) -> BegunChat:
+    def _create(self) -> BegunChat:
         """Create a conversation with the content of the history."""
         events = history_events(self.turn, self.agent.name)
         turn = self.turn
         id = self.door.create(self.agent, tools=turn.offers, instructions=turn.instructions)[1].id
         if events:
             self.host.chats.append(self.tenant, id, events)
-        return self._sent_first(id)
+        return self._begin_first_turn(id)
 
-    def _sent_first(self, id: str) -> BegunChat:
+    def _begin_first_turn(self, id: str) -> BegunChat:
         with self.host.chats.turn(self.tenant, id):
             folded = self.host.chats.fold(self.tenant, id)
-            return self._sent(id, folded.last_seq, folded, folded)
+            return self._begin_turn(id, folded.last_seq, folded, folded)
 
     def _events(self, id: str, after_seq: int, until: int | None = None) -> list[ev.AnyEvent]:
         """Return the events after `after_seq`, up to the event `until` if it is given."""
         return self.door.find(id).events(after_seq, until)
 
-    def _sent(
-        self, id: str, seq: int, before: Fold | None, folded: Fold, heard: int = 0
+    def _begin_turn(
+        self, id: str, seq: int, before: Fold | None, folded: Fold, skip: int = 0
     ) -> BegunChat:
         """Begin the turn after the event `seq` with its new messages and results, except the first
-        `heard` messages. A call without a result is settled as not run. A client that sends no
+        `skip` messages. A call without a result is settled as not run. A client that sends no
         result at all has moved on; then the calls behind those are settled as well.
 
         `folded` is the present fold, and `before` that at `seq`, None if it must be read.
         """
         turn = self.turn
-        self.rows.begin_turn(self.tenant, turn.asked, id, seq)
+        self.rows.begin_turn(self.tenant, turn.request_digest, id, seq)
         results = {own_id(wire): result for wire, result in turn.results.items()}
         commands: list[cmd.Command] = result_commands(folded, results, RUNNER)
-        commands += [cmd.Send(content) for content in turn.said[heard:]]
-        return self._followed(id, seq, before, commands or [cmd.Resume()])
+        commands += [cmd.Send(content) for content in turn.user_messages[skip:]]
+        return self._attend(id, seq, before, commands or [cmd.Resume()])
 
-    def _followed(
+    def _attend(
         self, id: str, seq: int, before: Fold | None, commands: Sequence[cmd.Command]
     ) -> BegunChat:
         if before is None:
@@ -226,7 +228,7 @@ def _open_at(events: Sequence[ev.AnyEvent]) -> tuple[int, list[str]]:
     return 0, []
 
 
-def _answered(
+def _with_results(
     events: Sequence[ev.AnyEvent], open: Sequence[str], turn: ChatTurn
 ) -> list[ev.AnyEvent]:
     """Return an answer with results for all its calls, followed by a pause. A fork with these

@@ -128,10 +128,10 @@ class ChatRecords:
         return None if row is None else (row[0], row[1])
 
     def store_history(
-        self, tenant: str, digest: bytes, id: str, seq: int, asked: bytes, keep: bool
+        self, tenant: str, digest: bytes, id: str, seq: int, request_digest: bytes, keep: bool
     ) -> None:
-        """Record the history that a turn has led to, and the end of the turn that was `asked`. With
-        `keep` the turn stays known as answered."""
+        """Record the history that a turn has led to, and the end of the turn of the request with
+        this digest. With `keep` the turn stays known as answered."""
         with self._records.writing(forced=False) as db:
             statement = (
                 "INSERT INTO chat_answers VALUES (?, ?, ?, ?) ON CONFLICT(tenant, digest) DO UPDATE"
@@ -139,7 +139,7 @@ class ChatRecords:
             )
             db.execute(statement, (tenant, digest, id, seq))
             statement = "UPDATE chat_turns SET answered = 1" if keep else "DELETE FROM chat_turns"
-            db.execute(f"{statement} {_TURN}", (tenant, asked, id))
+            db.execute(f"{statement} {_TURN}", (tenant, request_digest, id))
 
     def find_turn(self, tenant: str, digest: bytes) -> RequestedTurn | None:
         """Return the turn that a request with this hash started."""
@@ -161,8 +161,8 @@ class ChatRecords:
             statement = "UPDATE chats SET used = ? WHERE tenant = ? AND conversation = ?"
             db.execute(statement, (now, tenant, id))
 
-    def forget_turn(self, tenant: str, asked: bytes, id: str) -> None:
-        self._run(f"DELETE FROM chat_turns {_TURN}", tenant, asked, id)
+    def forget_turn(self, tenant: str, request_digest: bytes, id: str) -> None:
+        self._run(f"DELETE FROM chat_turns {_TURN}", tenant, request_digest, id)
 
     # --- responses ---
 

@@ -43,23 +43,25 @@ class Claims(ObjectStruct):
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
     # By tenant and conversation, then by call.
     _calls: dict[tuple[str, str], dict[str, _TrackedCall]] = {}
-    _seen: dict[tuple[str, str], float] = {}  # last sign of life, by tenant and client
-    _told: dict[tuple[str, str], float] = {}  # when the other servers were told, by the same
+    _alive_at: dict[tuple[str, str], float] = {}  # last sign of life, by tenant and client
+    _announced_at: dict[
+        tuple[str, str], float
+    ] = {}  # when the other servers were told, by the same
 
-    def seen(self, tenant: str, client: str) -> None:
+    def note_alive(self, tenant: str, client: str) -> None:
         """Note that a client is alive, for the claims of its calls on any server."""
         self._note(tenant, client)
         if self._leases is not None:
-            now, told_at = self._clock(), self._told.get((tenant, client))
-            if told_at is None or now - told_at >= self._grace / 4:
-                if len(self._told) > 10_000:
-                    self._told.clear()
-                self._told[tenant, client] = now
+            now, announced_at = self._clock(), self._announced_at.get((tenant, client))
+            if announced_at is None or now - announced_at >= self._grace / 4:
+                if len(self._announced_at) > 10_000:
+                    self._announced_at.clear()
+                self._announced_at[tenant, client] = now
                 self._leases.seize(f"client {tenant}/{client}", self._grace)
 
     def _note(self, tenant: str, client: str) -> None:
         with self._lock:
-            self._seen[tenant, client] = self._clock()
+            self._alive_at[tenant, client] = self._clock()
 
     def is_alive_elsewhere(self, tenant: str, settle: Settle) -> bool:
         """Return True if a call is to be settled because its client is gone, but another server has
@@ -67,7 +69,7 @@ class Claims(ObjectStruct):
         client = settle.runner or ""
         if settle.kind != "unknown" or self._leases is None:
             return False
-        if alive := self._leases.held(f"client {tenant}/{client}"):
+        if alive := self._leases.is_held(f"client {tenant}/{client}"):
             self._note(tenant, client)
         return alive
 
@@ -95,9 +97,9 @@ class Claims(ObjectStruct):
                     runners.add((tenant, call.offered.runner))
                     if (settle := self._settle(tenant, call, now)) is not None:
                         settlements.append((tenant, id, settle))
-            for key, seen_at in list(self._seen.items()):
-                if now - seen_at > self._grace and key not in runners:
-                    del self._seen[key]
+            for key, alive_at in list(self._alive_at.items()):
+                if now - alive_at > self._grace and key not in runners:
+                    del self._alive_at[key]
         return settlements
 
     def _settle(self, tenant: str, call: _TrackedCall, now: float) -> Settle | None:
@@ -114,7 +116,7 @@ class Claims(ObjectStruct):
                 " unknown; check before repeating it."
             )
             return Settle(call_id, reason, "timeout", runner)
-        if now - max(self._seen.get((tenant, runner), call.since), call.since) < self._grace:
+        if now - max(self._alive_at.get((tenant, runner), call.since), call.since) < self._grace:
             return None
         reason = (
             "The client that ran this call is gone. Its outcome is unknown: it may have run in part"

@@ -38,7 +38,7 @@ class ClientCommands(ObjectStruct):
     _others: OtherServers | None
     _family: Descendants
     _isolated: bool
-    _once: IdempotentCommands
+    _idempotent: IdempotentCommands
 
     def execute(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
         """Execute a command in a conversation, once per `key`.
@@ -56,7 +56,7 @@ class ClientCommands(ObjectStruct):
             self._post_to_child(tenant, id, command, key)
             return
         if not isinstance(command, _Decision):
-            self._once.once(record, key, command, lambda _: self._execute(record, command, key))
+            self._idempotent.do(record, key, command, lambda _: self._execute(record, command, key))
             return
 
         def pending() -> list[Call]:
@@ -86,7 +86,7 @@ class ClientCommands(ObjectStruct):
                     _check_answer(fold(self._store.tail(child)), answer)
                 self._store.post(child, answer, key)
 
-            self._once.once(owner, key, answer, post, child=child)
+            self._idempotent.do(owner, key, answer, post, child=child)
             return
         if not isinstance(command, _Decision):
             raise errors.ConfigurationError(
@@ -118,7 +118,7 @@ class ClientCommands(ObjectStruct):
                 call_key = None if key is None else f"{key}\n{call_id}"
                 send(_about_call(command, call_id, hash), call_key)
 
-        self._once.once(record, key, _decision_form(command), decide, pending, child)
+        self._idempotent.do(record, key, _decision_form(command), decide, pending, child)
 
     def _waiting(self, id: str) -> list[Call]:
         """Return the calls that wait for a decision by the journal of a conversation that is not

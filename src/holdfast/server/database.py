@@ -122,12 +122,12 @@ class SQLiteDatabase:
         self._closed = False
         self._file: SameFile | None = None
         self._owned: int | None = None
-        with self._translated():
+        with self._translate_errors():
             self._db = sqlite3.connect(
                 self.path, timeout=30.0, isolation_level=None, check_same_thread=False
             )
         try:
-            with self._translated():
+            with self._translate_errors():
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._file = SameFile(self.path, "The records file")  # the pragma has created it
                 # A conversation whose record is lost is lost to its client, even if its journal
@@ -165,7 +165,7 @@ class SQLiteDatabase:
                 raise StoreError(f"Records {str(self.path)!r} are closed.")
             if self._file is not None:
                 self._file.check()
-            with self._translated():
+            with self._translate_errors():
                 yield cast(Statements, self._db)
 
     @contextmanager
@@ -186,7 +186,7 @@ class SQLiteDatabase:
                     db.execute("PRAGMA synchronous = FULL")
 
     @contextmanager
-    def _translated(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         try:
             yield
         except sqlite3.Error as error:

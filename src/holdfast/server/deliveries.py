@@ -206,7 +206,7 @@ class Deliveries:
                 timeout = self._sending.timeout
                 sender = WebhookSender(place, self.allowed, slots, self._tls, timeout)
                 self._hooks[webhook.number] = _Hook(webhook, sender, self._sending.parallel)
-            self._indexed()
+            self._rebuild_index()
         for webhook in hooks:
             for id in self._behind(webhook):
                 loop.call_soon_threadsafe(self._notice, id, [webhook.number])
@@ -235,7 +235,7 @@ class Deliveries:
         """Stop sending for a webhook. None of its cursors changes once this returns."""
         with self._lock:
             hook = self._hooks.pop(number, None)
-            self._indexed()
+            self._rebuild_index()
         if hook is not None:
             with self._saving:
                 hook.ended = True
@@ -246,7 +246,7 @@ class Deliveries:
         for number in list(self._hooks):
             self.stop(number)
 
-    def _indexed(self) -> None:
+    def _rebuild_index(self) -> None:
         by_tenant: dict[str, tuple[WebhookRecord, ...]] = {}
         for hook in self._hooks.values():
             by_tenant[hook.webhook.tenant] = (*by_tenant.get(hook.webhook.tenant, ()), hook.webhook)

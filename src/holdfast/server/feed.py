@@ -271,7 +271,9 @@ class Feed:
             self._last_seq = events[-1].seq
             self.append_count += 1
             goes_on = all(_goes_on(event) for event in events)
-            woken = self._woken(lambda reader: reader.deltas) if goes_on else self._woken()
+            woken = (
+                self._take_woken(lambda reader: reader.deltas) if goes_on else self._take_woken()
+            )
         _wake(woken)
 
     def grown(self, seq: int) -> None:
@@ -282,7 +284,7 @@ class Feed:
             self._clear()  # the readers read from the store
             self._last_seq = seq
             self.append_count += 1
-            woken = self._woken()
+            woken = self._take_woken()
         _wake(woken)
 
     def note(self, note: TransientNote) -> None:
@@ -291,7 +293,7 @@ class Feed:
             with self.lock:
                 self.notes.append(note._replace(after=self._last_seq))
                 self.note_count += 1
-                woken = self._woken(FeedReader.hears_delta if note.kind == "delta" else None)
+                woken = self._take_woken(FeedReader.hears_delta if note.kind == "delta" else None)
             _wake(woken)
 
     def hears(self, kind: str) -> bool:
@@ -301,10 +303,10 @@ class Feed:
     def end(self) -> None:
         with self.lock:
             self.ended = True
-            woken = self._woken()
+            woken = self._take_woken()
         _wake(woken)
 
-    def _woken(self, wakes: Callable[[FeedReader], bool] | None = None) -> set[FeedReader]:
+    def _take_woken(self, wakes: Callable[[FeedReader], bool] | None = None) -> set[FeedReader]:
         """Return the waiting readers that wake, and let only the others wait on."""
         woken = self.waiting if wakes is None else {one for one in self.waiting if wakes(one)}
         self.waiting = self.waiting - woken

@@ -136,13 +136,15 @@ def names_of_others(form: Mapping[str, Any]) -> list[str]:
 
 def with_tools(form: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return the form with these tools in place of its own. A tool that stays keeps its options."""
-    given = form.get("tools")
-    tools: dict[str, Any] = dict(cast("dict[str, Any]", given)) if isinstance(given, dict) else {}
-    known = dict(zip(builtin_names(form), _list(tools, "builtin"), strict=False))
+    section = form.get("tools")
+    tools: dict[str, Any] = (
+        dict(cast("dict[str, Any]", section)) if isinstance(section, dict) else {}
+    )
+    entries = dict(zip(builtin_names(form), _list(tools, "builtin"), strict=False))
     tools.pop("builtin", None)
     theirs = names_of_others(form)
     if names := [name for name in names if name not in theirs]:
-        tools["builtin"] = [known.get(name, name) for name in names]
+        tools["builtin"] = [entries.get(name, name) for name in names]
     rest = {key: value for key, value in form.items() if key != "tools"}
     return {**form, "tools": tools} if tools else rest
 
@@ -160,16 +162,16 @@ def own_variables(
     """
     own_values: dict[str, str] = {}
 
-    def model(found: dict[str, Any]) -> Any:
-        key = found.get("api_key")
+    def model(mapping: dict[str, Any]) -> Any:
+        key = mapping.get("api_key")
         match = _VARIABLE.fullmatch(key) if isinstance(key, str) else None
-        elsewhere = any(found.get(name) for name in ("base_url", "proxy", "headers", "use"))
+        elsewhere = any(mapping.get(name) for name in ("base_url", "proxy", "headers", "use"))
         own = match[1] if match is not None and match[1] in variables and not elsewhere else ""
-        if own and _may_have(found.get("name"), own, variables):
+        if own and _may_have(mapping.get("name"), own, variables):
             name = f"server_{os.urandom(16).hex()}"
             own_values[name] = variables[own]
-            return {**found, "api_key": f"${{{name}}}"}
-        return found
+            return {**mapping, "api_key": f"${{{name}}}"}
+        return mapping
 
     return {"model": None, **with_models(form, model)}, own_values
 
@@ -178,43 +180,43 @@ def with_models(form: Mapping[str, Any], change: Callable[[dict[str, Any]], Any]
     """Return an agent's form with this change of each model that is a mapping: its own, those of
     its parts, and those of nested agents. Members of a composite are changed before it."""
 
-    def model(given: Any) -> Any:
-        if isinstance(given, list):
-            return [model(one) for one in cast("list[Any]", given)]
-        if not isinstance(given, dict):
-            return given
-        found = dict(cast("dict[str, Any]", given))
+    def model(value: Any) -> Any:
+        if isinstance(value, list):
+            return [model(one) for one in cast("list[Any]", value)]
+        if not isinstance(value, dict):
+            return value
+        mapping = dict(cast("dict[str, Any]", value))
         for key in ("fallback", "router"):
-            members = found.get(key)
-            found |= {} if members is None else {key: _each(members, model)}
-        return change(found)
+            members = mapping.get(key)
+            mapping |= {} if members is None else {key: _each(members, model)}
+        return change(mapping)
 
-    def part(given: Any) -> Any:
+    def part(value: Any) -> Any:
         """Return a condenser or a confirmation policy, which may have a model and consist of
         others."""
-        if isinstance(given, list):
-            return [part(one) for one in cast("list[Any]", given)]
-        if not isinstance(given, dict):
-            return given
-        found = dict(cast("dict[str, Any]", given))
-        if "name" in found or "judge" in found:
-            found |= {"model": model(found["model"])} if "model" in found else {}
+        if isinstance(value, list):
+            return [part(one) for one in cast("list[Any]", value)]
+        if not isinstance(value, dict):
+            return value
+        mapping = dict(cast("dict[str, Any]", value))
+        if "name" in mapping or "judge" in mapping:
+            mapping |= {"model": model(mapping["model"])} if "model" in mapping else {}
         for key in ("condensers", "otherwise", "strictest"):
-            found |= {key: part(found[key])} if key in found else {}
-        return found
+            mapping |= {key: part(mapping[key])} if key in mapping else {}
+        return mapping
 
-    def hook(given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        found = dict(cast("dict[str, Any]", given))
+    def hook(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        mapping = dict(cast("dict[str, Any]", value))
         for key, inner in (("model", model), ("agent", agent)):
-            found |= {key: inner(found[key])} if key in found else {}
-        return found
+            mapping |= {key: inner(mapping[key])} if key in mapping else {}
+        return mapping
 
-    def agent(given: Any) -> Any:
-        form = dict(cast("dict[str, Any]", given)) if isinstance(given, dict) else {}
+    def agent(value: Any) -> Any:
+        form = dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else {}
         if not form or "prompt" in form:  # a sub-agent has no model of its own
-            return cast("Any", given)
+            return cast("Any", value)
         several = {"models": model, "hooks": hook, "delegates": agent, "handoffs": agent}
         for key in form:
             if key in ("model", "describe_images", "title"):
@@ -306,6 +308,6 @@ def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
     return f"{at.provider}:{name}" in variables or (entry is not None and name in entry.env)
 
 
-def _list(given: Any, key: str) -> list[Any]:
-    found: Any = cast("dict[str, Any]", given).get(key) if isinstance(given, dict) else None
-    return cast("list[Any]", found) if isinstance(found, list) else []
+def _list(value: Any, key: str) -> list[Any]:
+    entries: Any = cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
+    return cast("list[Any]", entries) if isinstance(entries, list) else []

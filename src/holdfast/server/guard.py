@@ -58,7 +58,7 @@ class RequestRefused(Exception):
 class _KeyUse(ObjectStruct):
     """The present use of one key."""
 
-    left: float  # tokens: requests that may arrive at once
+    tokens: float  # requests that may arrive at once
     since: float
     requests: int = 0
     streams: int = 0
@@ -121,12 +121,12 @@ class QuotaUsage:
         use, rate = self._use(key_id), self._quota.rate
         if rate:  # a token bucket: `rate` tokens are added per second, and a request takes one
             now = self._clock()
-            use.left = min(max(2 * rate, 1.0), use.left + (now - use.since) * rate)
+            use.tokens = min(max(2 * rate, 1.0), use.tokens + (now - use.since) * rate)
             use.since = now
-            if use.left < 1:
+            if use.tokens < 1:
                 message = f"This key sends more than {rate:g} requests per second."
-                raise self._too_many(message, (1 - use.left) / rate)
-            use.left -= 1
+                raise self._too_many(message, (1 - use.tokens) / rate)
+            use.tokens -= 1
         return use
 
     def _too_many(self, message: str, seconds: float) -> RequestRefused:

@@ -135,7 +135,7 @@ class Host:
             raise errors.ConfigurationError(
                 f"Bounds: open takes at least twice max_running ({max_running}), not {bounds.open}."
             )
-        known, isolated = dict(variables or {}), isolation == "process"
+        own_variables, isolated = dict(variables or {}), isolation == "process"
         self._records = records
         shared = shared_store(store) if records.shared else None
         self._feeds = Feeds(store.read, shared, self._exists)
@@ -145,7 +145,7 @@ class Host:
         self._store = NotifyingStore(
             store,
             self._appended,
-            lambda gone: self.webhooks.forget(gone),
+            lambda place: self.webhooks.forget(place),
             records.recorded,
             None if shared is None else lambda place: self._scheduler.wake(place),
         )
@@ -165,21 +165,21 @@ class Host:
             from holdfast.server.workers.worker_pool import WorkerPool  # for start-up time
 
             self._workers = WorkerPool(
-                self._store, policy, known, deaths, worker_memory, patience, runtimes
+                self._store, policy, own_variables, deaths, worker_memory, patience, runtimes
             )
-        self.named = NamedParts(records, models or {}, bounds.named, known)
+        self.named_parts = NamedParts(records, models or {}, bounds.named, own_variables)
         self._agents = agents = Agents(
             self._store,
             records,
             self.workspaces,
             self._feeds,
             policy,
-            known,
+            own_variables,
             bounds,
             self._workers,
             self.observers,
             self._elsewhere,
-            self.named,
+            self.named_parts,
         )
         self.family = family = Descendants(self._store, records)
         self.webhooks = WebhookService(store, records, family, sending, bounds.webhooks, leases)
@@ -283,7 +283,7 @@ class Host:
         options = records.ConversationOptions()
         forms.check_unnamed(agent)
         self._agents.build(self._agents.requested_parts(tenant, agent, {}, [], options), "")
-        self.named.set_model(tenant, name, form)
+        self.named_parts.set_model(tenant, name, form)
 
     def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
         """Pass appended events on to all listeners. A child's report wakes its parent. An

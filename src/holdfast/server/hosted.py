@@ -141,15 +141,15 @@ class HostedSession:
 
     def events(self, after_seq: int = 0, until: int | None = None) -> list[ev.AnyEvent]:
         """Return the events after `after_seq`, up to the event `until` if it is given."""
-        found: list[ev.AnyEvent] = []
+        events: list[ev.AnyEvent] = []
         while until is None or after_seq < until:
             most = _PAGE if until is None else min(_PAGE, until - after_seq)
             page = self._host.read(self._tenant, self.id, after_seq, most)
             if not page:
                 break
-            found += page
+            events += page
             after_seq = page[-1].seq
-        return found
+        return events
 
     def execute(self, *commands: TurnCommand) -> None:
         for command in commands:
@@ -322,7 +322,7 @@ class AttendedTurn(TurnReader):
 
     over: bool = False
     """True if the end is known, so that a client that leaves interrupts nothing."""
-    _left: bool = False
+    _has_left: bool = False
 
     async def batches(self) -> AsyncGenerator[list[TurnItem]]:
         """Yield the items, together those that are there. The last one is a `Rest`."""
@@ -336,8 +336,8 @@ class AttendedTurn(TurnReader):
 
     async def leave(self) -> None:
         """End the client's wait. Idempotent; not to be cancelled."""
-        if not self._left:
-            self._left = True
+        if not self._has_left:
+            self._has_left = True
             self.close()
             await self._session.leave(self.over)
 
@@ -349,12 +349,12 @@ async def undisturbed(work: Awaitable[T], late: Callable[[T], Coroutine[Any, Any
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        following = asyncio.ensure_future(_followed(task, late))
+        following = asyncio.ensure_future(_call_late(task, late))
         task.add_done_callback(lambda _: following)  # keeps it until then
         raise
 
 
-async def _followed(
+async def _call_late(
     task: asyncio.Future[T], late: Callable[[T], Coroutine[Any, Any, None]]
 ) -> None:
     with suppress(Exception):  # nobody is there to be told

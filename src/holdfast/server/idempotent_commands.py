@@ -69,11 +69,11 @@ class IdempotentCommands:
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def once(
+    def do(
         self,
         record: ConversationRecord,
         key: str | None,
-        asked: object,
+        request: object,
         work: Callable[[list[Call]], object],
         calls: Callable[[], list[Call]] = list,
         child: str = "",
@@ -85,7 +85,7 @@ class IdempotentCommands:
         Args:
             record: The conversation, or the one above it that a client created.
             key: The client's key.
-            asked: The request, in a form that is equal for equal requests.
+            request: The request, in a form that is equal for equal requests.
             work: Carries the request out.
             calls: Returns the tool calls that the request is about.
             child: The store id of the conversation if it was spawned.
@@ -94,21 +94,21 @@ class IdempotentCommands:
             if key is None:
                 work(calls())
                 return
-            self._once(record, f"{child}\n{key}" if child else key, asked, work, calls)
+            self._do_with_key(record, f"{child}\n{key}" if child else key, request, work, calls)
         except RefusedRequest as refused:
             raise refused.error from refused.error.__cause__
 
-    def _once(
+    def _do_with_key(
         self,
         record: ConversationRecord,
         key: str,
-        asked: object,
+        request: object,
         work: Callable[[list[Call]], object],
         calls: Callable[[], list[Call]],
     ) -> None:
         # A key that a client gives contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
-        digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))
+        digest = self._records.seal.digest(msgspec.json.encode(request, order="deterministic"))
         stored = self._records.find_answer(record.tenant, name, digest)
         if stored is None:
             try:
@@ -120,8 +120,8 @@ class IdempotentCommands:
             stored = self._records.store_answer(record.tenant, name, digest, data, forced)
         done = msgspec.json.decode(stored, type=_CommandOutcome)
         if done.error:
-            fields = msgspec.json.decode(self._opened(done.fields) or b"{}", type=dict[str, Field])
-            form = ErrorForm(done.error, self._opened(done.message).decode(), fields)
+            fields = msgspec.json.decode(self._unseal(done.fields) or b"{}", type=dict[str, Field])
+            form = ErrorForm(done.error, self._unseal(done.message).decode(), fields)
             raise error_of_form(form, errors.ConfigurationError)
         try:
             work(done.calls)
@@ -132,13 +132,13 @@ class IdempotentCommands:
 
     def _refusal(self, error: errors.HoldfastError) -> _CommandOutcome:
         form = form_of_error(error)
-        message = self._sealed(form.message.encode(errors="replace"))
-        fields = self._sealed(json.dumps(form.details).encode())
+        message = self._seal(form.message.encode(errors="replace"))
+        fields = self._seal(json.dumps(form.details).encode())
         return _CommandOutcome(error=form.type, message=message, fields=fields)
 
-    def _sealed(self, data: bytes) -> str:
+    def _seal(self, data: bytes) -> str:
         """Seal data that may quote arguments."""
         return self._records.seal.seal(data, _ABOUT).hex()
 
-    def _opened(self, text: str) -> bytes:
+    def _unseal(self, text: str) -> bytes:
         return self._records.seal.open(bytes.fromhex(text), _ABOUT) if text else b""

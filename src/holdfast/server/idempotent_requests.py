@@ -49,7 +49,11 @@ class IdempotentRequests:
         self._closed = False
 
     async def do(
-        self, key: RequestName | None, body: bytes, work: Work, gone: Callable[[], Awaitable[None]]
+        self,
+        key: RequestName | None,
+        body: bytes,
+        work: Work,
+        wait_for_disconnect: Callable[[], Awaitable[None]],
     ) -> Response:
         """Return the answer of `work`, or the earlier answer under this key. Raises
         `RequestRefused` or `Conflict` if the key was used with another body."""
@@ -65,7 +69,7 @@ class IdempotentRequests:
         elif job.digest != digest:
             message = "This Idempotency-Key was used for another request. Use a new one for each."
             raise refused(409, message)
-        return await self._answer(job, gone, 0.0 if key is None else _GRACE_SECONDS)
+        return await self._answer(job, wait_for_disconnect, 0.0 if key is None else _GRACE_SECONDS)
 
     async def _first(self, key: RequestName | None, job: _Job, work: Work) -> Response:
         if key is None or await anyio.to_thread.run_sync(self._begin, *key, job.digest):
@@ -79,10 +83,10 @@ class IdempotentRequests:
         )
 
     async def _answer(
-        self, job: _Job, gone: Callable[[], Awaitable[None]], grace: float
+        self, job: _Job, wait_for_disconnect: Callable[[], Awaitable[None]], grace: float
     ) -> Response:
         job.waiting += 1
-        disconnected = asyncio.ensure_future(gone())
+        disconnected = asyncio.ensure_future(wait_for_disconnect())
         try:
             await asyncio.wait((job.task, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if job.task.done():

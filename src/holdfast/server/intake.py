@@ -92,7 +92,7 @@ class Intake:
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and len(declared) < 19 and int(declared) > largest:
             raise too_large(largest)
-        held = request.scope["body"] = BodyMemory(self, request.scope["caller"].key_id)
+        memory = request.scope["body"] = BodyMemory(self, request.scope["caller"].key_id)
         clock = asyncio.get_running_loop().time
         began = clock()
         parts: list[bytes] = []
@@ -112,7 +112,7 @@ class Intake:
             size += len(part)
             if size > largest:
                 raise too_large(largest)
-            held.add(len(part))
+            memory.add(len(part))
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)

@@ -62,7 +62,7 @@ class Lifecycle(ObjectStruct):
         checked_id(tenant, "tenant")
         digest = self._digest("create", request)
         if (earlier := self._records.find_answer(tenant, key, digest)) is not None:
-            return _created(earlier)
+            return _decode_answer(earlier)
         id = _id(request.id)
         labels = _labels(request)
         options = records.ConversationOptions.requested(request)
@@ -85,7 +85,7 @@ class Lifecycle(ObjectStruct):
             body, most = encode(built.created(new)), self._bounds.conversations
             if labels is None:
                 also = None if chat is None else self._chats.insertion(tenant, id, chat)
-                answer = _created(self._records.add(new, body, key, digest, most, also))
+                answer = _decode_answer(self._records.add(new, body, key, digest, most, also))
                 self._agents.keep(new, parts, built)
             else:
 
@@ -112,7 +112,7 @@ class Lifecycle(ObjectStruct):
         record = self._records.find(tenant, id)
         digest = self._digest(f"fork {id}", request)
         if (answer := self._records.find_answer(tenant, key, digest)) is not None:
-            return _created(answer)
+            return _decode_answer(answer)
         new_id = _id(request.id)
         stored = self._agents.stored_parts(record)
         options, modules = record.options, request.tool_module_qualnames
@@ -146,9 +146,9 @@ class Lifecycle(ObjectStruct):
                 built.agent, self._store, record.store_id, secrets=built.secrets
             )
             forked = original.fork(request.seq, id=place, title=request.title)
-            made = encode(built.created(new, forked.status.value))
+            answer = encode(built.created(new, forked.status.value))
             forked.close()
-            return made
+            return answer
 
         return self._add_with_journal(new, key, digest, write)
 
@@ -164,7 +164,7 @@ class Lifecycle(ObjectStruct):
         tenant, id = new.tenant, new.id
         with self._forking:
             if (answer := self._records.find_answer(tenant, key, digest)) is not None:
-                return _created(answer)
+                return _decode_answer(answer)
             self._check_free(tenant, id)
             new = replace(new, state="making")
             self._records.add(new, b"", "", b"", self._bounds.conversations)
@@ -178,7 +178,7 @@ class Lifecycle(ObjectStruct):
             except BaseException:
                 self._remove_half(tenant, id)
                 raise
-        return _created(valid)
+        return _decode_answer(valid)
 
     def _remove_half(self, tenant: str, id: str) -> None:
         """Remove a conversation whose journal is not complete."""
@@ -306,7 +306,7 @@ class Lifecycle(ObjectStruct):
             raise errors.Conflict(f"Conversation {id!r} already exists. Use another id.")
 
 
-def _created(answer: bytes) -> shapes.CreatedConversation:
+def _decode_answer(answer: bytes) -> shapes.CreatedConversation:
     return msgspec.json.decode(answer, type=shapes.CreatedConversation)
 
 

@@ -61,11 +61,11 @@ class LocalConversation:
         self.record = record
         self.run_lock = threading.Lock()
         self._running = False
-        self._begun = 0  # the number of runs begun
+        self._run_count = 0
         self._handing_over = threading.Event()
         self.report = built  # where its tools run, and warnings
         self._leave = leave
-        self._lock = threading.Lock()  # guards `_running` and `_begun`
+        self._lock = threading.Lock()  # guards `_running` and `_run_count`
 
         def delta(piece: Delta) -> None:
             note("delta", lambda: msgspec.json.encode(piece))
@@ -123,7 +123,7 @@ class LocalConversation:
                 hosting.begin(messages=messages)
                 return
             status = hosting.begin(resume=True, messages=messages)
-            self._begun += 1
+            self._run_count += 1
             self._running = status is RUNNING or hosting.has_work
 
     def execute(self, command: Command, key: str | None = None) -> None:
@@ -138,14 +138,16 @@ class LocalConversation:
             return False
         journal = conversation.hosting.journal
         with self._lock:
-            runs, before = self._begun, journal.fold.last_seq
+            runs, before = self._run_count, journal.fold.last_seq
         conversation.hosting.advance(self._handing_over.is_set)
         handed_over = self._handing_over.is_set()
         self._handing_over.clear()
         with self._lock:
             status = conversation.status
             cut_off = status is ConversationStatus.CLOSED or conversation.failure is not None
-            if not cut_off and runs == self._begun:  # else the run is not over, or another began
+            if (
+                not cut_off and runs == self._run_count
+            ):  # else the run is not over, or another began
                 self._running = self._running and status is RUNNING
         return self.has_work and (handed_over or journal.fold.last_seq > before)
 

@@ -55,7 +55,7 @@ class NamedLeases:
         query = "SELECT 1 FROM leases WHERE name = ? AND holder = ?"
         return db.execute(query, (name, self._holder)).fetchone() is not None
 
-    def held(self, name: str) -> bool:
+    def is_held(self, name: str) -> bool:
         """Return True if a server has the lease."""
         query = f"SELECT 1 FROM leases WHERE name = ? AND until >= {_NOW}"
         return self._records.row(query, name) is not None

@@ -94,7 +94,7 @@ class NamedParts:
             values[name] = value
             return f"${{{name}}}"
 
-        def named(model: dict[str, Any]) -> Any:
+        def resolve_model(model: dict[str, Any]) -> Any:
             name = model.get("named")
             if not isinstance(name, str):
                 return model
@@ -119,7 +119,7 @@ class NamedParts:
                 return None
             return variable(msgspec.json.decode(data, type=SecretValue).value)
 
-        form = forms.with_models(form, named)
+        form = forms.with_models(form, resolve_model)
         return forms.with_variables(form, secret, hidden=True), values
 
     def key_for(self, tenant: str, model: str) -> str:
@@ -259,8 +259,8 @@ def _members(form: Any) -> Iterator[tuple[str, str, Any]]:
         elif "use" in mapping:
             yield str(mapping["use"]), "", None
         for several in (mapping.get("fallback"), mapping.get("router")):
-            found: Any = several
-            yield from _members(list(found.values()) if isinstance(several, dict) else found)
+            members: Any = several
+            yield from _members(list(members.values()) if isinstance(several, dict) else members)
 
 
 def _composite(form: Any) -> str:

@@ -62,10 +62,10 @@ class NotifyingStore:
         return self._store.acquire(conversation_id, noticed)
 
     def append(self, lease: Lease, batch: Batch) -> bool:
-        held = self._store.append(lease, batch)
+        is_held = self._store.append(lease, batch)
         if batch.events:
             self._listener(lease.conversation_id, batch.events)
-        return held
+        return is_held
 
     def ring(
         self, before: datetime, limit: int = 1000, fire: FireTimers | None = None

@@ -145,14 +145,14 @@ class ChatTurn(msgspec.Struct):
 
     instructions: str
     history: list[ChatMessage]
-    said: list[tuple[Content, ...]]  # the user's new messages
+    user_messages: list[tuple[Content, ...]]  # the user's new messages
     results: dict[str, ToolResult]  # of the client's tools, by the ids of their calls
     offers: list[ToolForm]
     base: bytes  # the hash of the agent; conversations continue only with the same agent
     setting: bytes  # the hash of instructions and tools, which may change from turn to turn
     new: list[ChatMessage]
     past: bytes = b""  # the hash of the history
-    asked: bytes = b""  # the hash of the whole request
+    request_digest: bytes = b""  # the hash of the whole request
     _messages: Any = None  # the hash object that has taken all messages
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ class ChatTurn(msgspec.Struct):
         for encoded in map(_canonical, self.new):
             messages_hash.update(encoded)
             request_hash.update(encoded)
-        self.asked, self._messages = request_hash.digest(), messages_hash
+        self.request_digest, self._messages = request_hash.digest(), messages_hash
 
     def answered(self, answer: ChatMessage) -> bytes:
         """Return the hash of all messages with the `answer`: the history of a next request."""
@@ -335,10 +335,10 @@ def _picture(url: Any, where: str) -> Content:
 def _inline(url: str, field: str, what: str, where: str) -> tuple[str, bytes]:
     """Return the MIME type and the bytes of a `data:` URL."""
     head, _, data = url.removeprefix("data:").partition(";base64,")
-    return head.partition(";")[0], _decoded(data, field, what, where)
+    return head.partition(";")[0], _decode(data, field, what, where)
 
 
-def _decoded(data: str, field: str, what: str, where: str) -> bytes:
+def _decode(data: str, field: str, what: str, where: str) -> bytes:
     try:
         decoded = b64decode(data, validate=True)
     except ValueError:
@@ -366,7 +366,7 @@ def _file(value: Any, where: str) -> Content:
 
 def _sound(value: Any, where: str) -> Content:
     kind = _field(value, "format").lower()
-    data = _decoded(_field(value, "data"), "input_audio", "attachment", where)
+    data = _decode(_field(value, "data"), "input_audio", "attachment", where)
     if not _SOUND_FORMAT.fullmatch(kind):
         raise ConfigurationError(f"{where}: input_audio takes a format such as wav or mp3.")
     return AudioContent(data, f"audio/{'mpeg' if kind == 'mp3' else kind}")
@@ -426,7 +426,7 @@ def history_events(turn: ChatTurn, model: str) -> list[ev.AnyEvent]:
     if events:  # separates the steps of the history from the new run
         add(ev.StatusChanged, "idle", status="idle", reason="taken over")
     # Without a new message the conversation would not start by itself; a paused one is resumed.
-    if events and not turn.said:
+    if events and not turn.user_messages:
         add(ev.StatusChanged, "paused", status="paused", reason="taken over")
     return events
 

@@ -48,13 +48,13 @@ class TurnProgress:
         self._pieces = AnswerPieces()
         self._offers = {tool.name for tool in turn.offers}
         self._fold = Fold()
-        self._known: set[str] = set()  # calls that the client received in an earlier turn
+        self._earlier_ids: set[str] = set()  # calls that the client received in an earlier turn
 
     def begin(self, folded: Fold, since: int) -> None:
         """Start from the fold before the first event. Statuses up to `since` are of earlier
         turns."""
         self._fold = folded
-        self._known = {item.call.id for item in self._fold.turn}
+        self._earlier_ids = {item.call.id for item in self._fold.turn}
         self.since = since
 
     def feed(self, item: TurnItem) -> str:
@@ -85,9 +85,9 @@ class TurnProgress:
                 self.stop_reason, self.refusal = event.stop_reason, event.refusal
                 if self.structured:
                     return ""
-                found = self._piece(event)
+                text = self._piece(event)
                 self._annotate(event, len(self.text) - len(event.text))
-                return found
+                return text
             case ev.ToolCallFinished(result=result) if self.structured and closed is not None:
                 if is_output(closed.call.name, result):
                     self.text = ""
@@ -127,7 +127,7 @@ class TurnProgress:
         if self.status not in ("", "running"):
             return True
         now = self._fold.turn
-        new = any(item.call.id not in self._known for item in now)
+        new = any(item.call.id not in self._earlier_ids for item in now)
         if new and all(item.held_by_client and item.call.name in self._offers for item in now):
             self.calls = [item.call for item in now]
             return True

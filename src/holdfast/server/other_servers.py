@@ -84,7 +84,7 @@ class OtherServers(ObjectStruct):
         [summary] = self.store.list([id]) or [None]
         if not hosted or summary is None or summary.status not in _STOPPED:
             self._post(id, Resume(), os.urandom(16).hex())
-        self._wait(id, lambda: not self.records.find(record.tenant, record.id).wanted, take_over)
+        self._wait(id, lambda: not self.records.find(record.tenant, record.id).is_wanted, take_over)
 
     def _post(self, id: str, command: Command, key: str) -> None:
         try:
@@ -99,7 +99,7 @@ class OtherServers(ObjectStruct):
         self.records.want(record, IDLE)
         self._wait(
             record.store_id,
-            lambda: not self.records.find(record.tenant, record.id).wanted,
+            lambda: not self.records.find(record.tenant, record.id).is_wanted,
             lambda: self.close_here(record),
         )
 
@@ -111,7 +111,7 @@ class OtherServers(ObjectStruct):
         finally:
             self.store.release(lease)
 
-    def changed(self, record: ConversationRecord) -> None:
+    def notify_change(self, record: ConversationRecord) -> None:
         """Let the server that has the conversation open notice the change of its agent."""
         with suppress(LeaseHeld):
             self.store.release(self.store.acquire(record.store_id))

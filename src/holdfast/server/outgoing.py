@@ -90,7 +90,7 @@ class AllowedHosts:
                     ) from None
                 self._names.add(bare)
 
-    def named(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
         """Return True if a URL's host is allowed literally."""
         address = _literal(host)
         return host in self._names or (address is not None and self.has(address))
@@ -127,7 +127,7 @@ def destination_of(url: str, allowed: AllowedHosts) -> Destination:
             "url must not contain a user name, a password or a fragment. The receiver verifies the"
             " signature instead."
         )
-    is_named, tls = allowed.named(host), parts.scheme == "https"
+    is_named, tls = allowed.has_host(host), parts.scheme == "https"
     if not tls and not is_named:
         raise ConfigurationError(
             "url must use https. http is only for hosts that the server's operator allows"
@@ -195,7 +195,7 @@ class WebhookSender(ObjectStruct):
         reached = False
         try:
             async with asyncio.timeout(self.timeout):
-                while connection := self._kept():
+                while connection := self._idle_connection():
                     reached = True
                     # The server may have closed the idle connection meanwhile.
                     with suppress(OSError, asyncio.IncompleteReadError):
@@ -231,7 +231,7 @@ class WebhookSender(ObjectStruct):
         for connection in idle:
             connection.close()
 
-    def _kept(self) -> _Connection | None:
+    def _idle_connection(self) -> _Connection | None:
         now = time.monotonic()
         while self.idle:
             connection = self.idle.pop()
@@ -253,7 +253,7 @@ class WebhookSender(ObjectStruct):
         lookup.add_done_callback(self._looked_up)
         places = await asyncio.shield(lookup)
         addresses = list(dict.fromkeys(str(one[4][0]) for one in places))
-        if not self.allowed.named(place.host):
+        if not self.allowed.has_host(place.host):
             for address in addresses:
                 read = ipaddress.ip_address(address.partition("%")[0])
                 if not is_public(read) and not self.allowed.has(read):

@@ -96,8 +96,8 @@ class Policy:
         is_name = isinstance(name, str) and _MODULE.fullmatch(name)
         if not is_name or len(name) > _MAX_NAME_CHARACTERS:
             return (
-                f"{_shown(name)} is not a module's name: a name has at most {_MAX_NAME_CHARACTERS}"
-                " ASCII letters, digits and _, with dots between its parts"
+                f"{_preview(name)} is not a module's name: a name has at most"
+                f" {_MAX_NAME_CHARACTERS} ASCII letters, digits and _, with dots between its parts"
             )
         below = f"{name}."
         if any(name_fits(name, pattern) for pattern in (*self.patterns, *_PRESET)):
@@ -151,8 +151,8 @@ class ApprovedForms:
         self._hashes[hash] = None
 
 
-def _shown(given: Any) -> str:
-    text = ascii(given)
+def _preview(value: Any) -> str:
+    text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -200,12 +200,12 @@ def check_agent(mapping: Mapping[str, Any], policy: Policy, *, programs: bool = 
         why = "the agent server starts no programs outside of its sandbox. Use a server with a url."
         _no_commands(document, document.place, ("mcp_servers", "mcpservers"), why)
     modules: dict[str, None] = {}
-    for place, target in _named(document, policy.hook_commands):
+    for place, target in _code_names(document, policy.hook_commands):
         module, _, qualname = target.partition(":")
         if reason := policy.refusal(module):
             raise place.error(f"{reason}.")
         if qualname and not _TARGET.fullmatch(qualname):
-            raise place.error(f"{_shown(qualname)} is not the name of a module's public member.")
+            raise place.error(f"{_preview(qualname)} is not the name of a module's public member.")
         modules[module] = None
     return list(modules)
 
@@ -217,7 +217,7 @@ def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
     import sys
 
     document, _ = load(mapping, "agent")
-    for place, target in _named(document, policy.hook_commands):
+    for place, target in _code_names(document, policy.hook_commands):
         module, _, qualname = target.partition(":")
         loaded: Any = sys.modules.get(module)
         for part in qualname.split(".") if qualname else ():
@@ -235,7 +235,7 @@ def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
                 )
 
 
-def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation, str]]:
+def _code_names(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation, str]]:
     """Yield each name of code in an agent's form with its place. Raises `ConfigurationError` for
     parts that a client may not use. `hook_commands`: hooks may run commands."""
     if not isinstance(document, Map):
@@ -250,8 +250,8 @@ def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation,
         return places.get(key, (None, document.place))
 
     for key in ("system_prompt", "system_prompt_extensions", "microagents"):
-        given, at = part(key)
-        for value, place in _each(given, at) if isinstance(given, Seq) else [(given, at)]:
+        texts, at = part(key)
+        for value, place in _each(texts, at) if isinstance(texts, Seq) else [(texts, at)]:
             if value is not None and not isinstance(value, str):
                 raise place.error(f"it must be a text: {_NO_FILES}")
     skills, at = part("skills")
@@ -263,8 +263,10 @@ def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation,
     plugins, at = part("plugins")
     if plugins:
         raise at.error(_NO_FILES)
-    known, at = part("instructions")
-    if known is not None and not (isinstance(known, Map) and "folder" not in known):
+    instructions, at = part("instructions")
+    if instructions is not None and not (
+        isinstance(instructions, Map) and "folder" not in instructions
+    ):
         raise at.error(_NO_PARTS.format("instructions", "instructions.texts"))
     yield from _of_model(*part("model"))
     yield from _of_model(*part("describe_images"))
@@ -287,8 +289,8 @@ def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation,
         for other, at in _each(*part(key)):
             if isinstance(other, str):
                 raise at.error(f"it must be an agent's mapping: {_NO_FILES}")
-            yield from _named(other, hook_commands)
-    _bounded(part("delegation")[0])
+            yield from _code_names(other, hook_commands)
+    _check_delegation(part("delegation")[0])
     hooks, at = part("hooks")
     for hook, place in _each(hooks, at) if isinstance(hooks, Seq) else [(hooks, at)]:
         judge: dict[str, Any] = {}
@@ -300,14 +302,14 @@ def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation,
         yield from _hooks(Seq(place, [(hook, place)]))
         if isinstance(judge.get("agent"), str):
             raise place.error(f"it must be an agent's mapping: {_NO_FILES}")
-        yield from _named(judge.get("agent"), hook_commands)
+        yield from _code_names(judge.get("agent"), hook_commands)
         yield from _of_model(judge.get("model"), place)
     for key in KEYS.keys.keys() - checked:  # a key that was forgotten above is refused
         if part(key)[0]:
             raise part(key)[1].error("the agent server accepts no such part from a client.")
 
 
-def _bounded(delegation: Any) -> None:
+def _check_delegation(delegation: Any) -> None:
     if isinstance(delegation, Map):
         for key, most in _DELEGATION_LIMITS:
             if isinstance(delegation.get(key), int | float) and delegation[key] > most:
@@ -446,7 +448,7 @@ def _target(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation,
     """Yield a `module:qualname`. A target that contains a variable is refused, because its value
     is not known yet."""
     if not isinstance(value, str) or ":" not in value or "${" in value:
-        raise place.error(f"it must be 'module:qualname', not {_shown(value)}.")
+        raise place.error(f"it must be 'module:qualname', not {_preview(value)}.")
     yield place, value
 
 

@@ -154,7 +154,7 @@ class PostgresDatabase:
         if lock:
             name = zlib.crc32(f"{self._pool.schema}/{lock}".encode()) - 2**31
             begin += f"; SELECT pg_advisory_xact_lock({_LOCK_CLASS}, {name})"
-        with self._begun(cast("LiteralString", begin)) as connection:
+        with self._lend(cast("LiteralString", begin)) as connection:
             try:
                 yield _Transaction(connection)
                 connection.execute("COMMIT")
@@ -164,7 +164,7 @@ class PostgresDatabase:
                 raise
 
     @contextmanager
-    def _begun(self, begin: LiteralString) -> Generator[Connection]:
+    def _lend(self, begin: LiteralString) -> Generator[Connection]:
         """Lend a connection in a transaction. A broken connection is replaced before it begins."""
         deadline = time.monotonic() + self._pool.timeout
         is_begun = False

@@ -117,7 +117,7 @@ class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defa
 
 class ConversationRecord(msgspec.Struct, frozen=True):
     """One conversation's row. `agent` and `tools` are the hashes of stored parts; `secrets` is
-    sealed. `wanted` is True until the server that drives the conversation has heeded a change by
+    sealed. `is_wanted` is True until the server that drives the conversation has heeded a change by
     another server."""
 
     number: int
@@ -132,7 +132,7 @@ class ConversationRecord(msgspec.Struct, frozen=True):
     options: ConversationOptions
     secrets: bytes | None
     created: datetime
-    wanted: bool = False
+    is_wanted: bool = False
 
     @property
     def store_id(self) -> str:
@@ -262,7 +262,7 @@ class Records:
         if len(key.rpartition("\n")[2]) > 500:
             raise ConfigurationError("An idempotency key takes at most 500 characters.")
         with self.reading() as db:
-            return _answered(db, tenant, key, digest)
+            return _earlier_answer(db, tenant, key, digest)
 
     def store_answer(
         self, tenant: str, key: str, digest: bytes, answer: bytes, forced: bool = True
@@ -270,11 +270,11 @@ class Records:
         """Store an answer under an idempotency key. Return the valid answer, which is an earlier
         one if there is one. Raises `Conflict` like `find_answer`."""
         with self.writing(forced) as db:
-            earlier = _answered(db, tenant, key, digest)
+            earlier = _earlier_answer(db, tenant, key, digest)
             if earlier is None:
                 self._prune(db)
                 if not _answer(db, tenant, key, digest, answer):  # another server was first
-                    earlier = _answered(db, tenant, key, digest)
+                    earlier = _earlier_answer(db, tenant, key, digest)
             return answer if earlier is None else earlier
 
     def replace_answer(self, tenant: str, key: str, answer: bytes) -> None:
@@ -295,15 +295,15 @@ class Records:
         the id is taken or the key was used for another request, and `TooMany` beyond `most`
         conversations of the tenant."""
         with self.writing(lock=CONVERSATIONS) as db:
-            if key and (earlier := _answered(db, new.tenant, key, digest)) is not None:
+            if key and (earlier := _earlier_answer(db, new.tenant, key, digest)) is not None:
                 return earlier
             query = "SELECT state, number, created FROM conversations WHERE tenant = ? AND id = ?"
-            taken = db.execute(query, (new.tenant, new.id)).fetchone()
-            if taken is not None:
+            existing = db.execute(query, (new.tenant, new.id)).fetchone()
+            if existing is not None:
                 # A fork that was interrupted before its answer, so no client knows of it.
-                if taken[0] != "making" or not self._abandoned(taken[2]):
+                if existing[0] != "making" or not self._abandoned(existing[2]):
                     raise Conflict(f"Conversation {new.id!r} already exists. Use another id.")
-                _remove(db, taken[1])
+                _remove(db, existing[1])
             query = "SELECT count(*) FROM conversations WHERE tenant = ?"
             count = db.execute(query, (new.tenant,)).fetchone()[0]
             if count >= most:
@@ -338,7 +338,7 @@ class Records:
         """Mark a conversation that was `making` as complete, because its journal exists now, unless
         the key has another answer. Return the valid answer."""
         with self.writing(lock=CONVERSATIONS) as db:
-            if key and (earlier := _answered(db, tenant, key, digest)) is not None:
+            if key and (earlier := _earlier_answer(db, tenant, key, digest)) is not None:
                 return earlier
             where = "tenant = ? AND id = ? AND state = 'making'"
             db.execute(f"UPDATE conversations SET state = '' WHERE {where}", (tenant, id))
@@ -368,13 +368,13 @@ class Records:
         row = self.row(query, record.number)
         if row is None:
             raise not_found(record.id)
-        return _record(row[:-2]), self._opened(row[-2]), self._opened(row[-1])
+        return _record(row[:-2]), self._unseal(row[-2]), self._unseal(row[-1])
 
     def part(self, hash: bytes) -> bytes:
         row = self.row("SELECT data FROM parts WHERE hash = ?", hash)
-        return self._opened(None if row is None else row[0])
+        return self._unseal(None if row is None else row[0])
 
-    def _opened(self, part: bytes | None) -> bytes:
+    def _unseal(self, part: bytes | None) -> bytes:
         if part is None:
             raise StoreError(f"{self._database!r}: a part of a conversation is missing.")
         return self.seal.open(bytes(part), _PART)
@@ -518,7 +518,7 @@ def _record(row: tuple[Any, ...]) -> ConversationRecord:
     return ConversationRecord(*place, bool(own), agent, tools, settings, secrets, when, is_wanted)
 
 
-def _answered(db: Statements, tenant: str, key: str, digest: bytes) -> bytes | None:
+def _earlier_answer(db: Statements, tenant: str, key: str, digest: bytes) -> bytes | None:
     query = "SELECT digest, answer FROM answers WHERE tenant = ? AND key = ?"
     row = db.execute(query, (tenant, key)).fetchone()
     if row is None:

@@ -16,7 +16,7 @@ class RouteIndex(BaseRoute):
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         keys = [_key(getattr(route, "path", "")) for route in routes]
-        self._found = {
+        self._routes = {
             key: [
                 route
                 for own, route in zip(keys, routes, strict=True)
@@ -29,8 +29,8 @@ class RouteIndex(BaseRoute):
         """See `BaseRoute.matches`."""
         if scope["type"] == "http" and not scope.get("root_path"):
             key = _key(scope["path"])
-            for known in (key, key[:1], ()):
-                if (routes := self._found.get(known)) is None:
+            for prefix in (key, key[:1], ()):
+                if (routes := self._routes.get(prefix)) is None:
                     continue
                 for route in routes:
                     match, child = route.matches(scope)

@@ -48,7 +48,13 @@ Endpoint = Callable[..., Any]
 
 _REF = "#/components/schemas/{name}"
 # The published names of schemas whose classes have longer names within the package.
-_PUBLISHED_NAMES = {"CreatedConversation": "Created", "ServerHealth": "Health"}
+_PUBLISHED_NAMES = {
+    "CreatedConversation": "Created",
+    "SentMessage": "Sent",
+    "ServerHealth": "Health",
+    "StatusReply": "Standing",
+    "WrittenFile": "Written",
+}
 
 _MEANINGS: Mapping[int, str] = {
     400: "The request is not valid JSON or UTF-8, or is incomplete.",
@@ -99,8 +105,8 @@ class Description:
         example: Any = None,
         media_type: str = "application/json",
         gives: Any = None,
-        gave: Any = None,
-        given: str = "application/json",
+        answer_example: Any = None,
+        answer_media_type: str = "application/json",
         schema: Mapping[str, Any] | None = None,
         status: int = 200,
         also: Sequence[int] = (),
@@ -114,8 +120,8 @@ class Description:
             example: An example of the request body.
             media_type: The media type of the request body.
             gives: The struct of the response.
-            gave: An example of the response.
-            given: The media type of the response.
+            answer_example: An example of the response.
+            answer_media_type: The media type of the response.
             schema: The schema of a response that has no struct.
             status: The status of a successful response.
             also: Error statuses besides those that every route has.
@@ -123,11 +129,11 @@ class Description:
             client: True if the route accepts the `X-Holdfast-Client` header.
         """
         answer: dict[str, Any] = {"schema": schema if gives is None else self._ref(gives)}
-        if gave is not None:
-            answer["example"] = gave
+        if answer_example is not None:
+            answer["example"] = answer_example
         responses: dict[int | str, Any] = {status: {"description": "Success."}}
         if status != 204:
-            responses[status]["content"] = {given: answer}
+            responses[status]["content"] = {answer_media_type: answer}
         if media_type != "application/json":
             body = (408,)
         else:
@@ -311,4 +317,4 @@ class Routes(ObjectStruct):
                     "X-Holdfast-Client takes at most 128 letters, digits and any of ._-, such as a"
                     " UUID.",
                 )
-            await self.service.seen(request.scope["caller"].tenant, client)
+            await self.service.note_alive(request.scope["caller"].tenant, client)

@@ -30,7 +30,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         "",
         "List the published agents",
         gives=Offers,
-        gave={
+        answer_example={
             "agents": [{"name": "coder", "model": "gpt-5-mini", "tools": ["terminal", "read_file"]}]
         },
         client=False,
@@ -48,7 +48,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         "/{agent}/conversations",
         "Create a conversation with a published agent",
         example={"id": "weekly"},
-        gave={"id": "weekly", "status": "idle", "created": "2026-11-21T10:00:00Z"},
+        answer_example={"id": "weekly", "status": "idle", "created": "2026-11-21T10:00:00Z"},
         status=201,
         conflicts=True,
     )
@@ -80,7 +80,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         "/{id}/use",
         "Continue with another model or agent",
         example={"agent": "coder"},
-        gave={"status": "finished"},
+        answer_example={"status": "finished"},
         conflicts=True,
     )
     def use_by_name(tenant: str, id: Id, body: UseRequest, key: Key = None) -> AgentChosen:

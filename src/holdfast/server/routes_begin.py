@@ -52,7 +52,7 @@ def add(routes: Routes) -> None:
         "",
         "Get the options of a new conversation",
         slow=True,
-        gave={
+        answer_example={
             "tools": [
                 {
                     "name": "read_file",
@@ -76,7 +76,7 @@ def add(routes: Routes) -> None:
     @routes.get(
         "/model",
         "Get what the server knows of a model",
-        gave={
+        answer_example={
             "provider": "openai",
             "address": "https://api.openai.com/v1",
             "variable": "OPENAI_API_KEY",
@@ -108,7 +108,7 @@ def add(routes: Routes) -> None:
         return ModelAdvice(
             provider=at.provider,
             address=at.base_url,
-            variable="" if address else host.named.key_for(tenant, name),
+            variable="" if address else host.named_parts.key_for(tenant, name),
             local=is_local(urlsplit(at.base_url).hostname or ""),
             tools=tools,
             context_window=info and info.context_window,

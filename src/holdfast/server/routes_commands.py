@@ -31,7 +31,7 @@ class CommandRoute(NamedTuple):
     takes: type[msgspec.Struct] | None = None
     example: Any = None
     largest: int | None = SMALL_BODY_BYTES
-    keyed: bool = True
+    takes_key: bool = True
     state_error: bool = True
 
 
@@ -71,7 +71,7 @@ CALLS = (
         "Claim an offered call",
         """Only one of the clients that claim a call gets it and runs it. A repeated claim by the
         same client succeeds.""",
-        keyed=False,
+        takes_key=False,
     ),
     CommandRoute(
         "calls/{call_id}/result",
@@ -172,7 +172,7 @@ def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
             row.summary,
             example=row.example,
             largest=row.largest,
-            gave={"status": "running"},
+            answer_example={"status": "running"},
             conflicts=True,
             state_error=row.state_error,
             client="{call_id}" not in row.path,
@@ -182,12 +182,12 @@ def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
 def _endpoint(host: Host, row: CommandRoute) -> Any:
     def execute(
         tenant: str, id: str, body: Any = None, key: str | None = None, **fields: Any
-    ) -> bodies.Standing:
+    ) -> bodies.StatusReply:
         if isinstance(body, bodies.ApproveRequest | bodies.RejectRequest) and body.call_id == "":
             raise NotPending("Call '' does not wait for a decision.")
         if isinstance(body, bodies.ScheduleRequest):
             host.execute(tenant, id, body.command(host.now()), key)
-            return bodies.Standing(host.status(tenant, id))
+            return bodies.StatusReply(host.status(tenant, id))
         for name, value in ({} if body is None else msgspec.structs.asdict(body)).items():
             # A decision that names no call is about all, one without a hash about the present one.
             fields[name] = "" if value is None and name in ("call_id", "arguments_hash") else value
@@ -196,16 +196,16 @@ def _endpoint(host: Host, row: CommandRoute) -> Any:
         except ConfigurationError as error:  # wrong in any state
             raise refused(422, str(error)) from error
         host.execute(tenant, id, command, key)
-        return bodies.Standing(host.status(tenant, id))
+        return bodies.StatusReply(host.status(tenant, id))
 
     types: dict[str, Any] = {"tenant": str, "id": Id}
     types |= {"call_id": CallId, "runner": Client} if "{call_id}" in row.path else {}
     types |= {"body": row.takes} if row.takes is not None else {}
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, kind, annotation=type) for name, type in types.items()]
-    if row.keyed:
+    if row.takes_key:
         parameters.append(inspect.Parameter("key", kind, annotation=Key, default=None))
     endpoint: Any = execute
     endpoint.__name__, endpoint.__doc__ = row.name, row.description
-    endpoint.__signature__ = inspect.Signature(parameters, return_annotation=bodies.Standing)
+    endpoint.__signature__ = inspect.Signature(parameters, return_annotation=bodies.StatusReply)
     return endpoint

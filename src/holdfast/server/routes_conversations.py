@@ -12,7 +12,7 @@ from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.labels import check_tags
 from holdfast.server import routes_commands, shapes
-from holdfast.server.bodies import MessageRequest, Sent, Standing, TimerList, TitleReply
+from holdfast.server.bodies import MessageRequest, SentMessage, StatusReply, TimerList, TitleReply
 from holdfast.server.routes import Id, Key, Routes
 
 _AGENT = {
@@ -35,12 +35,12 @@ def add(routes: Routes) -> None:
     every, host = routes, routes.service.host
     routes = routes.under("/api/conversations", "conversations")
     created: dict[str, Any] = {
-        "gave": _CREATED,
+        "answer_example": _CREATED,
         "largest": routes.service.agent_bytes,
         "conflicts": True,
     }
-    standing: dict[str, Any] = {
-        "gave": {"status": "running"},
+    status_reply: dict[str, Any] = {
+        "answer_example": {"status": "running"},
         "conflicts": True,
         "state_error": True,
     }
@@ -94,32 +94,32 @@ def add(routes: Routes) -> None:
         "/{id}/messages",
         "Send a message",
         example={"text": "Why does test_dates fail?"},
-        gave={"eventId": "0b9e"},
+        answer_example={"eventId": "0b9e"},
         largest=None,
         status=202,
         conflicts=True,
     )
-    def send_message(tenant: str, id: Id, body: MessageRequest, key: Key = None) -> Sent:
+    def send_message(tenant: str, id: Id, body: MessageRequest, key: Key = None) -> SentMessage:
         """The message is in the journal when the request is answered."""
         event_id = body.event_id or _event_id(f"{tenant}/{id}/{key}" if key else None)
         host.execute(tenant, id, Send(body.blocks, event_id), key)
-        return Sent(event_id)
+        return SentMessage(event_id)
 
-    @routes.post("/{id}/start", "Keep a conversation running", **standing)
-    def start_conversation(tenant: str, id: Id) -> Standing:
+    @routes.post("/{id}/start", "Keep a conversation running", **status_reply)
+    def start_conversation(tenant: str, id: Id) -> StatusReply:
         """Messages are answered as they arrive, also after a restart of the server, until
         `close`."""
-        return Standing(host.start(tenant, id))
+        return StatusReply(host.start(tenant, id))
 
-    @routes.post("/{id}/run", "Run a conversation until it rests", **standing)
-    def run_conversation(tenant: str, id: Id) -> Standing:
+    @routes.post("/{id}/run", "Run a conversation until it rests", **status_reply)
+    def run_conversation(tenant: str, id: Id) -> StatusReply:
         """Resumes the conversation and answers at once. The event stream shows when it rests."""
-        return Standing(host.run(tenant, id))
+        return StatusReply(host.run(tenant, id))
 
-    @routes.post("/{id}/close", "Park a conversation", **standing)
-    def close_conversation(tenant: str, id: Id) -> Standing:
+    @routes.post("/{id}/close", "Park a conversation", **status_reply)
+    def close_conversation(tenant: str, id: Id) -> StatusReply:
         """Cuts off running work. The conversation can be opened again at any time."""
-        return Standing(host.close(tenant, id))
+        return StatusReply(host.close(tenant, id))
 
     routes_commands.add(every, routes_commands.RUNS, "conversations")
 
@@ -128,7 +128,7 @@ def add(routes: Routes) -> None:
     @routes.get(
         "/{id}/timers",
         "List a conversation's timers",
-        gave={
+        answer_example={
             "timers": [
                 {
                     "id": "report",
@@ -158,7 +158,7 @@ def add(routes: Routes) -> None:
         "/{id}/rewind",
         "Go back in a conversation, with its files",
         example={"seq": 7},
-        gave={
+        answer_example={
             "conversation": _CREATED,
             "files": {"changed": ["notes.md"], "outside": {"terminal": 1}},
         },
@@ -179,7 +179,7 @@ def add(routes: Routes) -> None:
     @routes.post(
         "/{id}/title",
         "Write a conversation's title",
-        gave={"title": "Dates that fail"},
+        answer_example={"title": "Dates that fail"},
         conflicts=True,
         state_error=True,
     )
@@ -225,7 +225,7 @@ def add(routes: Routes) -> None:
                 "GITHUB_TOKEN": {"value": "ghp_0123456789", "description": "may read repositories"}
             }
         },
-        gave={"secrets": {"GITHUB_TOKEN": "may read repositories"}},
+        answer_example={"secrets": {"GITHUB_TOKEN": "may read repositories"}},
         conflicts=True,
     )
     def set_secrets(tenant: str, id: Id, body: shapes.SecretsRequest) -> shapes.SecretNames:
@@ -236,7 +236,7 @@ def add(routes: Routes) -> None:
     @routes.get(
         "/{id}/secrets",
         "List the names of a conversation's secrets",
-        gave={"secrets": {"GITHUB_TOKEN": "may read repositories"}},
+        answer_example={"secrets": {"GITHUB_TOKEN": "may read repositories"}},
     )
     def get_secrets(tenant: str, id: Id) -> shapes.SecretNames:
         """Names and descriptions, never values."""

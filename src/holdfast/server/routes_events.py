@@ -14,7 +14,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_many
 from holdfast.observe.trace import MAX_SPANS, RunTrace
 from holdfast.server.answers import answer
-from holdfast.server.bodies import Events, ServiceHealth, Services, Standing, StateRequest
+from holdfast.server.bodies import Events, ServiceHealth, Services, StateRequest, StatusReply
 from holdfast.server.descendants import TreeStats
 from holdfast.server.guard import refused
 from holdfast.server.intake import MAX_VALUES
@@ -63,7 +63,12 @@ def add(routes: Routes) -> None:
         "Get the whole state",
         schema=_STATE,
         conflicts=True,
-        gave={"version": 1, "id": "4f0c91d2a6be", "status": "finished", "events": [_MESSAGE]},
+        answer_example={
+            "version": 1,
+            "id": "4f0c91d2a6be",
+            "status": "finished",
+            "events": [_MESSAGE],
+        },
     )
     def get_state(tenant: str, id: Id) -> msgspec.Raw:
         """The state with all events, in the form of `ConversationState.to_json`."""
@@ -73,8 +78,8 @@ def add(routes: Routes) -> None:
         "/state",
         "Continue from a state",
         takes=StateRequest,
-        gives=Standing,
-        gave={"status": "finished"},
+        gives=StatusReply,
+        answer_example={"status": "finished"},
         example={"version": 1, "id": "elsewhere", "status": "idle", "events": [_FIRST]},
         conflicts=True,
     )
@@ -84,10 +89,10 @@ def add(routes: Routes) -> None:
         data = await service.body(request)
         tenant = service.caller(request).tenant
         return answer(
-            Standing(await service.change(lambda: host.begin_with(tenant, id, _state_of(data))))
+            StatusReply(await service.change(lambda: host.begin_with(tenant, id, _state_of(data))))
         )
 
-    @routes.get("/events", "List events", gave={"events": [_MESSAGE], "lastSeq": 2})
+    @routes.get("/events", "List events", answer_example={"events": [_MESSAGE], "lastSeq": 2})
     def get_events(
         tenant: str, id: Id, after_seq: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 500
     ) -> Events:
@@ -104,9 +109,9 @@ def add(routes: Routes) -> None:
         "/export",
         "Export a conversation",
         slow=True,
-        given="application/x-ndjson",
+        answer_media_type="application/x-ndjson",
         schema={"type": "string"},
-        gave='{"type":"conversation","version":1,"id":"4f0c91d2a6be","events":1}\n',
+        answer_example='{"type":"conversation","version":1,"id":"4f0c91d2a6be","events":1}\n',
     )
     async def export_conversation(request: Request, id: Id) -> Response:
         """Its events as JSON lines, with the kept outputs of its calls: what `holdfast export`
@@ -119,9 +124,9 @@ def add(routes: Routes) -> None:
     @routes.get(
         "/stream",
         "Stream events",
-        given="text/event-stream",
+        answer_media_type="text/event-stream",
         schema={"type": "string"},
-        gave='id: 2\nevent: message\ndata: {"type": "message", "seq": 2}\n\n',
+        answer_example='id: 2\nevent: message\ndata: {"type": "message", "seq": 2}\n\n',
         conflicts=True,
     )
     async def stream_events(
@@ -141,7 +146,7 @@ def add(routes: Routes) -> None:
         async def alive() -> None:
             await request.scope["check"]()
             if client is not None:
-                await service.seen(caller.tenant, client)
+                await service.note_alive(caller.tenant, client)
 
         service.check_open()
         feed = await service.read(host.feed, caller.tenant, id)
@@ -195,7 +200,7 @@ def add_family(routes: Routes) -> None:
         "/services",
         "Check its tool services",
         slow=True,
-        gave={
+        answer_example={
             "open": True,
             "services": [{"id": "git", "ok": True, "seconds": 0.004, "detail": "12 tools"}],
         },

@@ -34,7 +34,7 @@ def add(routes: Routes) -> None:
     @models.get(
         "",
         "List the named models",
-        gave={
+        answer_example={
             "models": [
                 {
                     "name": "fast",
@@ -51,7 +51,7 @@ def add(routes: Routes) -> None:
     def list_named_models(tenant: str) -> shapes.ModelItems:
         """Lists the operator's models and the tenant's own, which win over the operator's of the
         same name. An agent names one as `{"model": {"named": "fast"}}`."""
-        return shapes.ModelItems(models=host.named.models(tenant))
+        return shapes.ModelItems(models=host.named_parts.models(tenant))
 
     @models.put(
         "/{name}",
@@ -66,16 +66,16 @@ def add(routes: Routes) -> None:
     @models.delete("/{name}", "Remove a named model")
     def remove_named_model(tenant: str, name: _ModelName) -> None:
         """Only a model of the tenant's own."""
-        host.named.remove_model(tenant, name)
+        host.named_parts.remove_model(tenant, name)
 
     @secrets.get(
         "",
         "List the names of the tenant's secrets",
-        gave={"secrets": {"OPENAI_API_KEY": "of the team"}},
+        answer_example={"secrets": {"OPENAI_API_KEY": "of the team"}},
     )
     def list_secrets(tenant: str) -> shapes.SecretNames:
         """Names and descriptions, never values."""
-        return shapes.SecretNames(secrets=host.named.secrets(tenant))
+        return shapes.SecretNames(secrets=host.named_parts.secrets(tenant))
 
     @secrets.put(
         "/{name}",
@@ -85,9 +85,9 @@ def add(routes: Routes) -> None:
     def set_secret(tenant: str, name: _SecretName, body: shapes.SecretValue) -> None:
         """Kept encrypted. Agents and named models of the tenant refer to it as `${NAME}` in fields
         that are not shown, such as `api_key` and `headers`."""
-        host.named.set_secret(tenant, name, body)
+        host.named_parts.set_secret(tenant, name, body)
 
     @secrets.delete("/{name}", "Remove a secret of the tenant")
     def remove_secret(tenant: str, name: _SecretName) -> None:
         """Agents that refer to it cannot be opened afterwards."""
-        host.named.remove_secret(tenant, name)
+        host.named_parts.remove_secret(tenant, name)

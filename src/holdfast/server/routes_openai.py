@@ -125,7 +125,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             raise
         except Exception as error:
             return failed_response(error)
-        headers = {CONVERSATION: chat.begun.id}
+        headers = {CONVERSATION: chat.begun_chat.id}
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             return TurnStream(chat.streamed(usage), chat.leave, headers)
@@ -137,7 +137,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
 class Chat:
     """One chat request: a turn of a conversation."""
 
-    begun: BegunChat
+    begun_chat: BegunChat
 
     def __init__(
         self, service: Service, tenant: str, agent: Published, turn: ChatTurn, streams: bool
@@ -155,7 +155,7 @@ class Chat:
         """Find or create the conversation and begin the turn. Raises the host's errors."""
         self._service.check_open()
         beginning = self._service.change(self._hosted.begin)
-        chat = self.begun = await undisturbed(beginning, BegunChat.leave)
+        chat = self.begun_chat = await undisturbed(beginning, BegunChat.leave)
         self._progress.begin(chat.before, chat.since)
 
     async def whole(self, request: Request) -> Response:
@@ -207,7 +207,7 @@ class Chat:
     async def _pieces(self) -> AsyncIterator[str]:
         """Yield the answer's text in pieces, and "" after a time of silence. Return when the
         turn is over."""
-        progress, turn = self._progress, self.begun.turn
+        progress, turn = self._progress, self.begun_chat.turn
         async with aclosing(turn.items()) as items:
             async for item in items:
                 later = isinstance(item, ev.Event) and not isinstance(item, ev.DecisionMade)
@@ -219,16 +219,16 @@ class Chat:
                     yield text
         turn.over = turn.over or progress.done
         if progress.done and progress.status not in ("error", *_ENDS):
-            await self._service.read(self._hosted.remember, self.begun, progress)
+            await self._service.read(self._hosted.remember, self.begun_chat, progress)
 
     async def _failure(self) -> Response | None:
         """Return the error of a turn without an answer, or None. Clients do not retry its status by
         themselves: the agent's own retries are used up, or the conversation waits for a person."""
-        progress, id = self._progress, self.begun.id
+        progress, id = self._progress, self.begun_chat.id
         if not progress.done:
             return error_response(503, _INTERRUPTED, "server_error", retry=False)
         if progress.status in ("error", "stuck"):
-            await self._service.read(self._hosted.forget, self.begun)
+            await self._service.read(self._hosted.forget, self.begun_chat)
         if progress.status == "error":
             error = progress.error
             code, message = ("LLMError",) * 2 if error is None else (error.error, error.message)
@@ -241,12 +241,12 @@ class Chat:
     async def leave(self) -> None:
         """End the client's wait. Idempotent."""
         try:
-            await self.begun.leave()
+            await self.begun_chat.leave()
         except errors.HoldfastError as error:
             _log.warning(
                 "conversation %s: its chat client disconnected, but the conversation could not be"
                 " interrupted: %s",
-                self.begun.id,
+                self.begun_chat.id,
                 error,
             )
 

@@ -17,7 +17,7 @@ def add(routes: Routes) -> None:
         "",
         "Search in conversations",
         slow=True,
-        gave={
+        answer_example={
             "hits": [
                 {
                     "id": "4f0c91d2a6be",

@@ -56,7 +56,7 @@ def add(routes: Routes) -> None:
         "",
         "Create a webhook",
         example=_REQUEST_EXAMPLE,
-        gave={**_WEBHOOK_EXAMPLE, "secret": _SECRET},
+        answer_example={**_WEBHOOK_EXAMPLE, "secret": _SECRET},
         status=201,
         also=(404, 409, 503),
     )
@@ -66,17 +66,19 @@ def add(routes: Routes) -> None:
         answer shows the secret."""
         return webhooks.create(tenant, body, key or "")
 
-    @routes.get("", "List webhooks", gave={"webhooks": [_WEBHOOK_EXAMPLE]})
+    @routes.get("", "List webhooks", answer_example={"webhooks": [_WEBHOOK_EXAMPLE]})
     def list_webhooks(tenant: str) -> wh.WebhookList:
         """Oldest first."""
         return webhooks.list(tenant)
 
-    @routes.get("/{webhook}", "Get a webhook", gave=_WEBHOOK_EXAMPLE)
+    @routes.get("/{webhook}", "Get a webhook", answer_example=_WEBHOOK_EXAMPLE)
     def get_webhook(tenant: str, webhook: _Id) -> wh.Webhook:
         """Without its secret."""
         return webhooks.get(tenant, webhook)
 
-    @routes.put("/{webhook}", "Change a webhook", example={"enabled": True}, gave=_WEBHOOK_EXAMPLE)
+    @routes.put(
+        "/{webhook}", "Change a webhook", example={"enabled": True}, answer_example=_WEBHOOK_EXAMPLE
+    )
     def change_webhook(tenant: str, webhook: _Id, body: wh.WebhookChange) -> wh.Webhook:
         """Delivery continues where it was. If the webhook is enabled or gets a new URL, failed
         events are tried again at once."""
@@ -91,14 +93,20 @@ def add(routes: Routes) -> None:
         "/{webhook}/secret",
         "Rotate a webhook's secret",
         example={"overlap": 3600},
-        gave={**_WEBHOOK_EXAMPLE, "secret": _SECRET, "oldSecretUntil": "2026-11-21T11:00:00Z"},
+        answer_example={
+            **_WEBHOOK_EXAMPLE,
+            "secret": _SECRET,
+            "oldSecretUntil": "2026-11-21T11:00:00Z",
+        },
     )
     def rotate_webhook_secret(tenant: str, webhook: _Id, body: wh.SecretRequest) -> wh.Webhook:
         """During the overlap messages carry two signatures, one with each secret. The answer
         shows the new secret."""
         return webhooks.rotate(tenant, webhook, body)
 
-    @routes.get("/{webhook}/deliveries", "List failed deliveries", gave=_DELIVERIES_EXAMPLE)
+    @routes.get(
+        "/{webhook}/deliveries", "List failed deliveries", answer_example=_DELIVERIES_EXAMPLE
+    )
     def list_deliveries(
         tenant: str,
         webhook: _Id,
@@ -115,7 +123,7 @@ def add(routes: Routes) -> None:
         "/{webhook}/redeliver",
         "Send events again",
         example={"conversationId": "4f0c91d2a6be"},
-        gave={"dead": 12},
+        answer_example={"dead": 12},
     )
     def redeliver(tenant: str, webhook: _Id, body: wh.RedeliverRequest) -> wh.Redelivered:
         """Sends again the events that were given up, or all events after `afterSeq`. Later

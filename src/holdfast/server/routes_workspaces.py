@@ -51,7 +51,7 @@ def add(routes: Routes) -> None:
     @routes.get(
         "",
         "List the workspaces",
-        gave={"workspaces": [{"id": "web", "folder": "/srv/web"}, {"id": "w-81d0"}]},
+        answer_example={"workspaces": [{"id": "web", "folder": "/srv/web"}, {"id": "w-81d0"}]},
     )
     def list_workspaces(tenant: str) -> bodies.WorkspaceItems:
         """Lists the folders that the operator has named, then those of the server's own."""
@@ -64,7 +64,7 @@ def add(routes: Routes) -> None:
         "",
         "Create a workspace",
         example={"id": "w-81d0"},
-        gave={"id": "w-81d0"},
+        answer_example={"id": "w-81d0"},
         status=201,
         conflicts=True,
     )
@@ -84,7 +84,7 @@ def add(routes: Routes) -> None:
         takes=bodies.CommandRequest,
         example={"command": "ls -l", "timeout": 10},
         gives=ToolResult,
-        gave={
+        answer_example={
             "content": [{"type": "text", "text": "total 0"}],
             "meta": {"exitCode": 0},
             "isError": False,
@@ -113,7 +113,7 @@ def add(routes: Routes) -> None:
         takes=bodies.CloneRequest,
         example={"repo": "psf/requests"},
         gives=bodies.Cloned,
-        gave={"path": "/srv/workspaces/w-81d0/requests"},
+        answer_example={"path": "/srv/workspaces/w-81d0/requests"},
         conflicts=True,
     )
     async def clone_repository(
@@ -139,9 +139,9 @@ def add(routes: Routes) -> None:
     @routes.get(
         "/{workspace}/files/{path:path}",
         "Read a text file",
-        given="text/plain",
+        answer_media_type="text/plain",
         schema=_TEXT,
-        gave="print('hello')\n",
+        answer_example="print('hello')\n",
         tag="files",
     )
     async def read_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
@@ -160,8 +160,8 @@ def add(routes: Routes) -> None:
         "Write a text file",
         media_type="text/plain",
         example="print('hello')\n",
-        gives=bodies.Written,
-        gave={"bytes": 15},
+        gives=bodies.WrittenFile,
+        answer_example={"bytes": 15},
         conflicts=True,
         tag="files",
     )
@@ -176,12 +176,12 @@ def add(routes: Routes) -> None:
                 runtime.write_file(inside(path), data.decode(errors="surrogateescape"))
 
         await service.change(write)
-        return answer(bodies.Written(len(data)))
+        return answer(bodies.WrittenFile(len(data)))
 
     @routes.get(
         "/{workspace}/entries",
         "List a folder of a workspace",
-        gave={
+        answer_example={
             "path": "src",
             "entries": [
                 {
@@ -209,7 +209,7 @@ def add(routes: Routes) -> None:
     @routes.get(
         "/{workspace}/download/{path:path}",
         "Download a file",
-        given="application/octet-stream",
+        answer_media_type="application/octet-stream",
         schema={"type": "string", "format": "binary"},
         tag="files",
     )
@@ -234,7 +234,7 @@ def add(routes: Routes) -> None:
     @routes.get(
         "/{workspace}/archive",
         "Download a folder",
-        given="application/x-tar",
+        answer_media_type="application/x-tar",
         schema={"type": "string", "format": "binary"},
         tag="files",
     )
@@ -269,9 +269,9 @@ def add(routes: Routes) -> None:
         with host.workspace(tenant, workspace) as runtime:
             path = None if folder is None else runtime.paths.resolve(inside(folder))
             if path is not None and not path.is_dir():
-                shown = runtime.paths.label(path)  # not the server's own path
+                label = runtime.paths.label(path)  # not the server's own path
                 raise ConfigurationError(
-                    f"load_microagents takes a folder; there is none: {shown}."
+                    f"load_microagents takes a folder; there is none: {label}."
                 )
             return bodies.Microagents(runtime.load_microagents(path))
 

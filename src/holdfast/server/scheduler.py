@@ -304,7 +304,7 @@ class Scheduler:
         Return False if that has closed it. Raises `LeaseHeld`, `ConversationNotFound`."""
         with live.run_lock:  # a start that was first is recorded
             record = self._read_record(live)
-        if not record.wanted:
+        if not record.is_wanted:
             return True
         if record.driven == IDLE:
             self.cut_off(record.store_id)
@@ -315,7 +315,7 @@ class Scheduler:
         live.finish_inbox()  # with the lease
         with live.run_lock:
             record = self._read_record(live)
-            if record.wanted and record.driven != IDLE:
+            if record.is_wanted and record.driven != IDLE:
                 hosted = record.driven == HOSTED
                 live.begin(hosted)
                 self._records.heeded(record)
@@ -328,9 +328,9 @@ class Scheduler:
         """Read the record of an open conversation, and use it from now on. The caller holds the
         conversation's `run_lock`."""
         record = self._records.find(live.record.tenant, live.record.id)
-        if not record.wanted or record.driven != IDLE:
+        if not record.is_wanted or record.driven != IDLE:
             self._refit(live, record)
-        live.record = msgspec.structs.replace(record, wanted=False)
+        live.record = msgspec.structs.replace(record, is_wanted=False)
         return record
 
     def _tend_shared(self) -> None:

@@ -44,9 +44,9 @@ class ContentSearch(ObjectStruct):
             for item in page.items:
                 each = 0
                 while each < _MAX_HITS_EACH:
-                    found = self._read(tenant, item.id, after)
-                    events += len(found)
-                    for event in found:
+                    batch = self._read(tenant, item.id, after)
+                    events += len(batch)
+                    for event in batch:
                         after = event.seq
                         if text := _around(event, needle):
                             kind = cast("Any", type(event).__struct_config__.tag)
@@ -54,7 +54,7 @@ class ContentSearch(ObjectStruct):
                             each += 1
                             if each == _MAX_HITS_EACH:
                                 break
-                    if len(found) < _PAGE:
+                    if len(batch) < _PAGE:
                         break
                     if self._clock() > deadline and each < _MAX_HITS_EACH:
                         return SearchResults(hits, conversations, events, f"{listed}-{after}")

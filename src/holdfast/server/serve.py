@@ -224,13 +224,13 @@ def _web(
             self.late: asyncio.TimerHandle | None = None
 
         @property
-        def asked(self) -> bool:  # True if a request is being answered
+        def is_answering(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
         def connection_made(self, transport: Any) -> None:
             base.connection_made(self, _JoinedWrites(transport))
             if len(open) >= connections:
-                oldest = next((one for one in open if not one.asked), self)
+                oldest = next((one for one in open if not one.is_answering), self)
                 open.pop(oldest, None)  # now: more connections may arrive before it is lost
                 oldest.transport.abort()
                 if oldest is self:
@@ -251,15 +251,15 @@ def _web(
         def watch(self) -> None:
             """Start or stop the timer for the next request head. After an answer the timer
             starts with the next request's first byte."""
-            if self.asked and self.late is not None:
+            if self.is_answering and self.late is not None:
                 self.late.cancel()
                 self.late = None
-            elif not self.asked and self.late is None:
+            elif not self.is_answering and self.late is None:
                 self.late = asyncio.get_running_loop().call_later(head, self.too_late)
 
         def too_late(self) -> None:
             self.late = None
-            if not self.asked:
+            if not self.is_answering:
                 self.transport.abort()
 
     class Web(uvicorn.Server):

@@ -56,8 +56,8 @@ class Service:
         self._changes = anyio.CapacityLimiter(_CHANGE_THREADS)
         self._long = anyio.CapacityLimiter(_LONG_THREADS)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
-        self._once = IdempotentRequests(host.begin)
-        self._seen: dict[tuple[str, str], float] = {}
+        self._idempotent = IdempotentRequests(host.begin)
+        self._alive_at: dict[tuple[str, str], float] = {}
 
     # --- the host's methods, on threads ---
 
@@ -90,17 +90,19 @@ class Service:
                 return error_answer(error)
 
         name = None if key is None else (tenant, request.scope["path"], key)
-        return await self._once.do(name, body, work, lambda: wait_for_disconnect(request.receive))
+        return await self._idempotent.do(
+            name, body, work, lambda: wait_for_disconnect(request.receive)
+        )
 
-    async def seen(self, tenant: str, client: str) -> None:
+    async def note_alive(self, tenant: str, client: str) -> None:
         """Record that a client is alive, at most once per second."""
         now = asyncio.get_running_loop().time()
-        if now - self._seen.get((tenant, client), -10.0) < 1.0:
+        if now - self._alive_at.get((tenant, client), -10.0) < 1.0:
             return
-        if len(self._seen) > 10_000:
-            self._seen.clear()
-        self._seen[tenant, client] = now
-        await self.read(self.host.claims.seen, tenant, client)
+        if len(self._alive_at) > 10_000:
+            self._alive_at.clear()
+        self._alive_at[tenant, client] = now
+        await self.read(self.host.claims.note_alive, tenant, client)
 
     # --- requests ---
 
@@ -132,7 +134,7 @@ class Service:
     def end(self) -> None:
         """End all streams, cancel long requests, and begin no new ones."""
         self.closing = self.host.chats.ended = True
-        self._once.cancel()
+        self._idempotent.cancel()
         for stream in list(self.streams):
             stream.end()
 
@@ -145,14 +147,14 @@ async def unless_left(request: Any, work: Awaitable[T]) -> T:
     """Return the result of `work`. If the client disconnects before, `work` is cancelled. Raises
     `RequestRefused` then."""
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise client_left()
         return await task
     finally:
-        gone.cancel()
+        disconnect.cancel()
         task.cancel()
 
 

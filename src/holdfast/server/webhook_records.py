@@ -317,7 +317,14 @@ class WebhookRecords:
                     f"Tenant {new.tenant!r} has {count} webhooks, which is this server's limit.",
                     "webhooks",
                 )
-            values = new.tenant, new.id, new.conversation, new.state, self._sealed(new), new.digest
+            values = (
+                new.tenant,
+                new.id,
+                new.conversation,
+                new.state,
+                self._seal_target(new),
+                new.digest,
+            )
             db.execute(
                 "INSERT INTO webhooks (tenant, id, conversation, state, sealed, digest, created)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -342,7 +349,7 @@ class WebhookRecords:
 
     def change(self, webhook: WebhookRecord, forced: bool = True) -> None:
         """Store a webhook's state, target and failures. See `Records.writing` for `forced`."""
-        target, failures = self._sealed(webhook), webhook.failures
+        target, failures = self._seal_target(webhook), webhook.failures
         values = webhook.state, target, failures, webhook.since, webhook.again, webhook.error
         statement = (
             "UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?,"
@@ -508,15 +515,15 @@ class WebhookRecords:
 
     # --- sealed ---
 
-    def _sealed(self, webhook: WebhookRecord) -> bytes:
+    def _seal_target(self, webhook: WebhookRecord) -> bytes:
         data = msgspec.json.encode(webhook.target)
         return self._seal.seal(data, f"webhook {webhook.tenant}/{webhook.id}")
 
     def _record(self, row: tuple[Any, ...]) -> WebhookRecord:
-        number, tenant, id, conversation, state, sealed, digest, created, *standing = row
+        number, tenant, id, conversation, state, sealed, digest, created, *failure_state = row
         data = self._seal.open(bytes(sealed), f"webhook {tenant}/{id}")
         target = msgspec.json.decode(data, type=WebhookTarget)
-        rest = target, bytes(digest), datetime.fromisoformat(created), *standing
+        rest = target, bytes(digest), datetime.fromisoformat(created), *failure_state
         return WebhookRecord(number, tenant, id, conversation, state, *rest)
 
 

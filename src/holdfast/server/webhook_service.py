@@ -160,10 +160,10 @@ class WebhookService:
                     own = [one for one in summaries if tenant_of(one.id) == tenant and one.last_seq]
                     self._records.begin(webhook.number, [(one.id, one.last_seq) for one in own])
                 webhook = self._restart(replace(webhook, state="active"))
-        return self._shown(webhook, webhook.target.secret)
+        return self._view(webhook, webhook.target.secret)
 
     def list(self, tenant: str) -> stored.WebhookList:
-        return stored.WebhookList([self._shown(webhook) for webhook in self._records.all(tenant)])
+        return stored.WebhookList([self._view(webhook) for webhook in self._records.all(tenant)])
 
     def styled(self, tenant: str, conversation: str) -> list[tuple[str, stored.WebhookStyle]]:
         """Return the ids and styles of the webhooks of one conversation."""
@@ -172,7 +172,7 @@ class WebhookService:
         return [(webhook.id, webhook.target.style) for webhook in webhooks]
 
     def get(self, tenant: str, id: str) -> stored.Webhook:
-        return self._shown(self._records.find(tenant, id))
+        return self._view(self._records.find(tenant, id))
 
     def change(self, tenant: str, id: str, request: stored.WebhookChange) -> stored.Webhook:
         with self._managing():
@@ -182,7 +182,7 @@ class WebhookService:
                 target = replace(target, url=request.url)
             if request.events is not None:
                 target = replace(target, events=checked_events(request.events))
-            webhook = replace(self._stopped(tenant, id), target=target)
+            webhook = replace(self._stop(tenant, id), target=target)
             if request.enabled is not None:
                 webhook = replace(webhook, state="active" if request.enabled else "disabled")
             # The cause of the failures may be gone, so start without a backoff.
@@ -190,23 +190,23 @@ class WebhookService:
                 webhook = webhook.failed(0, 0.0, 0.0, "")
                 self._records.retry(webhook.number)
             self._restart(webhook)
-        return self._shown(webhook)
+        return self._view(webhook)
 
     def rotate(self, tenant: str, id: str, request: stored.SecretRequest) -> stored.Webhook:
         """Set a new secret; the old one stays valid for a time."""
         secret = _secret(request.secret)
         with self._managing():
-            webhook = self._stopped(tenant, id)
+            webhook = self._stop(tenant, id)
             old, until = webhook.target.secret, time.time() + request.overlap
             target = replace(webhook.target, secret=secret, old=old, until=until)
             webhook = self._restart(replace(webhook, target=target))
-        return self._shown(webhook, secret)
+        return self._view(webhook, secret)
 
     def delete(self, tenant: str, id: str) -> None:
         with self._managing():
-            self._records.remove(self._stopped(tenant, id).number)
+            self._records.remove(self._stop(tenant, id).number)
 
-    def _stopped(self, tenant: str, id: str) -> stored.WebhookRecord:
+    def _stop(self, tenant: str, id: str) -> stored.WebhookRecord:
         """Stop a webhook's deliveries, then return its record, which changes no more."""
         self._deliveries.stop(self._records.find(tenant, id).number)
         return self._records.find(tenant, id)
@@ -244,7 +244,7 @@ class WebhookService:
                 raise ConfigurationError(
                     "This webhook belongs to another conversation than conversationId."
                 )
-            webhook = self._stopped(tenant, id)
+            webhook = self._stop(tenant, id)
             dead = self._records.rewind(webhook.number, conversation, request.after_seq)
             self._deliveries.start([webhook])
         return stored.Redelivered(dead)
@@ -267,7 +267,7 @@ class WebhookService:
         with self._changing:
             self._deliveries.start(self._records.all())
 
-    def _shown(self, webhook: stored.WebhookRecord, secret: str | None = None) -> stored.Webhook:
+    def _view(self, webhook: stored.WebhookRecord, secret: str | None = None) -> stored.Webhook:
         failing, dead = self._records.counts(webhook.number)
         target = webhook.target
         return stored.Webhook(
@@ -287,8 +287,8 @@ class WebhookService:
         )
 
 
-def _secret(given: str | None) -> str:
+def _secret(secret: str | None) -> str:
     """Return the secret that a client chose, or a new one. Raises `ConfigurationError`."""
-    if given is not None:
-        secret_bytes(given)
-    return given or new_secret()
+    if secret is not None:
+        secret_bytes(secret)
+    return secret or new_secret()

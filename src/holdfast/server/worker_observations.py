@@ -69,9 +69,9 @@ class WorkerObservations(ObjectStruct):
         spawned descendants."""
         with self._lock:
             children = [child for child, root in self._roots.items() if root == id]
-            found = [self._open.pop(one, None) for one in (*children, id)]
+            observations = [self._open.pop(one, None) for one in (*children, id)]
             for child in children:
                 del self._roots[child]
-        for observed in found:
+        for observed in observations:
             if observed is not None:
                 observed.close()

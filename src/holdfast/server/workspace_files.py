@@ -107,13 +107,15 @@ def _member(folder: int, name: str, path: str) -> Iterator[bytes]:
                 opened = os.fstat(file.fileno())
                 if not stat.S_ISREG(opened.st_mode):  # it was replaced meanwhile
                     return
-                head.size = left = opened.st_size
+                head.size = remaining = opened.st_size
                 is_begun = True
                 yield _header(head)
-                while left > 0:
+                while remaining > 0:
                     # A file that has shrunk meanwhile is filled up, as its size was told already.
-                    data = file.read(min(left, _CHUNK_BYTES)) or bytes(min(left, _CHUNK_BYTES))
-                    left -= len(data)
+                    data = file.read(min(remaining, _CHUNK_BYTES)) or bytes(
+                        min(remaining, _CHUNK_BYTES)
+                    )
+                    remaining -= len(data)
                     yield data
             yield bytes(-head.size % tarfile.BLOCKSIZE)
             return

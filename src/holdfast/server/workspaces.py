@@ -54,7 +54,7 @@ class Workspaces(ObjectStruct):
         """Create a folder and return its id. Raises `Conflict` if it is taken, and `TooMany`."""
         id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
         if (tenant, id) in self._folders:
-            raise _taken(id)
+            raise _conflict(id)
         if self._root is None:
             raise ConfigurationError(
                 "This server has no workspaces, since its store is shared with other servers. Its"
@@ -69,7 +69,7 @@ class Workspaces(ObjectStruct):
         try:
             (folder / id).mkdir(mode=0o700)
         except FileExistsError:
-            raise _taken(id) from None
+            raise _conflict(id) from None
         return id
 
     def list(self, tenant: str) -> list[tuple[str, Path | None]]:
@@ -115,7 +115,7 @@ class Workspaces(ObjectStruct):
     def enter(self, tenant: str, id: str, boxed: bool = False) -> FolderRuntime:
         """Return the runtime, in a sandbox if all have one or with `boxed`. It is open until
         `leave`. Raises `ConversationNotFound` and `SandboxUnavailable`."""
-        folder, entry = self._entered(tenant, id)
+        folder, entry = self._enter(tenant, id)
         try:
             with entry.lock:
                 if boxed not in entry.runtimes:
@@ -128,9 +128,9 @@ class Workspaces(ObjectStruct):
     def hold(self, tenant: str, id: str) -> Path:
         """Return the folder, kept until `leave`, for a runtime elsewhere. Raises
         `ConversationNotFound`."""
-        return self._entered(tenant, id)[0]
+        return self._enter(tenant, id)[0]
 
-    def _entered(self, tenant: str, id: str) -> tuple[Path, _Open]:
+    def _enter(self, tenant: str, id: str) -> tuple[Path, _Open]:
         folder = self.check(tenant, id)
         with self._lock:
             if self._closed:
@@ -206,7 +206,7 @@ def check_shared(root: Path, records: Records) -> None:
     marker.write_bytes(token)
 
 
-def _taken(id: str) -> Conflict:
+def _conflict(id: str) -> Conflict:
     return Conflict(f"Workspace {id!r} already exists. Use another id.")
 
 

@@ -176,7 +176,7 @@ class WorkerChannel(ObjectStruct):
     _slots: dict[int, _Slot] = {}
     _number: int = 0
     _broken: Callable[[], Exception] | None = None
-    heard: float = msgspec.field(default_factory=time.monotonic)
+    heard_at: float = msgspec.field(default_factory=time.monotonic)
 
     # --- calls ---
 
@@ -223,7 +223,7 @@ class WorkerChannel(ObjectStruct):
         if not self._sending.acquire(blocking=False):
             return False
         try:
-            data = _framed(_call(number, method, arguments))
+            data = _frame(_call(number, method, arguments))
             # The kernel accepts a message this small completely or not at all.
             return self._connection.send(data, socket.MSG_DONTWAIT) == len(data)
         except OSError:
@@ -248,7 +248,7 @@ class WorkerChannel(ObjectStruct):
             self._send(_Answer(number, b"", form_of(error)))
 
     def _send(self, message: _Call | _Answer) -> None:
-        data = _framed(message)
+        data = _frame(message)
         with self._sending:
             self._connection.sendall(data)
 
@@ -265,7 +265,7 @@ class WorkerChannel(ObjectStruct):
             if not more:
                 return
             received += more
-            self.heard = time.monotonic()
+            self.heard_at = time.monotonic()
             while len(received) >= 4:
                 size = int.from_bytes(received[:4], "big")
                 if size > MAX_FRAME_BYTES:
@@ -310,7 +310,7 @@ def _call(number: int | None, method: str, arguments: tuple[Any, ...]) -> _Call:
     return _Call(number, method, msgspec.Raw(_encoder.encode(arguments)))
 
 
-def _framed(message: _Call | _Answer) -> bytes:
+def _frame(message: _Call | _Answer) -> bytes:
     data = _encoder.encode(message)
     if len(data) > MAX_FRAME_BYTES:
         raise StoreError(

@@ -51,7 +51,7 @@ def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> Non
             break  # a short message arrives whole, so this is the end of the stream
         order, number, value = ORDER.unpack(data)
         if order == KILL:
-            for pid in [pid for pid, known in workers.items() if known == number]:
+            for pid in [pid for pid, worker in workers.items() if worker == number]:
                 _kill(pid)
             continue
         try:
@@ -119,12 +119,12 @@ def _report(control: socket.socket, event: int, number: int, value: int) -> None
 def _reap(workers: "dict[int, int]", control: socket.socket) -> None:
     while True:
         try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            exit_info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
-        if found is None:
+        if exit_info is None:
             return
-        pid = found.si_pid
+        pid = exit_info.si_pid
         number = workers.pop(pid, None)
         if number is not None:
             _kill(pid)  # also its group, before the pid can be reused

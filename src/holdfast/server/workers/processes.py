@@ -86,7 +86,7 @@ class WorkerProcesses:
             with self._lock:
                 if self._closed:
                     raise StoreError("This server is closing.")
-                if self.home.gone.is_set():
+                if self.home.ended.is_set():
                     _log.error("the workers' fork server has died and is restarted")
                     self.home.close()
                     self.home = _ForkServer()
@@ -135,7 +135,7 @@ class _ForkServer:
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="holdfast-workers-")
-        self.gone = threading.Event()
+        self.ended = threading.Event()
         self._lock = threading.Lock()
         self._workers: dict[int, WorkerProcess] = {}
         self._control, theirs = socket.socketpair()
@@ -159,7 +159,7 @@ class _ForkServer:
     def fork(self, process: WorkerProcess, channel: int, memory: int) -> None:
         with self._lock:
             self._workers[process.number] = process
-            if self.gone.is_set():
+            if self.ended.is_set():
                 raise BrokenPipeError("the fork server has ended")
             socket.send_fds(self._control, [ORDER.pack(FORK, process.number, memory)], [channel])
 
@@ -178,18 +178,18 @@ class _ForkServer:
                 while len(received) >= REPORT.size:
                     event, number, value = REPORT.unpack(received[: REPORT.size])
                     received = received[REPORT.size :]
-                    self._reported(event, number, value)
+                    self._handle_report(event, number, value)
         except OSError:
             pass
         with self._lock:
-            self.gone.set()
+            self.ended.set()
             remaining = list(self._workers.values())
             self._workers.clear()
         for process in remaining:  # the kernel kills the workers of a dead fork server
             process.status = -signal.SIGKILL
             process.ended.set()
 
-    def _reported(self, event: int, number: int, value: int) -> None:
+    def _handle_report(self, event: int, number: int, value: int) -> None:
         with self._lock:
             process = self._workers.get(number)
             if event == ENDED:

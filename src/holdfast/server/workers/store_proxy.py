@@ -66,12 +66,12 @@ class WorkerStoreProxy:
             self._check_spending([reservation.key], reservation.roots)
         rest = done_commands, blobs, settlements, reservation, refusals, timers
         batch = store.Batch(decoded, summary, *rest)
-        held = self._store.append(self._held(id), batch)
+        is_held = self._store.append(self._lease_of(id), batch)
         if decoded and id == self.id:
             self.status = summary.status
             if any(not isinstance(event, ev.ToolCallStarted) for event in decoded):
                 self._moved()
-        return held
+        return is_held
 
     def read(self, id: str, after: int, limit: int | None) -> list[bytes]:
         return [ev.encode(event) for event in self._store.read(self._ours(id), after, limit)]
@@ -84,7 +84,7 @@ class WorkerStoreProxy:
 
     def commands(self, id: str) -> list[tuple[int, str, bytes]]:
         rows: list[tuple[int, str, bytes]] = []
-        for one in self._store.commands(self._held(id)):
+        for one in self._store.commands(self._lease_of(id)):
             command = one.command
             data = b"" if isinstance(command, cmd.UnreadableCommand) else cmd.encode(command)
             rows.append((one.number, one.key, data))
@@ -101,7 +101,7 @@ class WorkerStoreProxy:
 
     def note(self, id: str, notes: list[str]) -> None:
         self._marks.update(notes)
-        self._store.note(self._held(id), notes)
+        self._store.note(self._lease_of(id), notes)
 
     def acquire(self, id: str) -> store.Lease:
         id = self._ours(id)
@@ -110,10 +110,10 @@ class WorkerStoreProxy:
         return self._leases[id]
 
     def renew(self, id: str) -> None:
-        self._store.renew(self._held(id))
+        self._store.renew(self._lease_of(id))
 
     def confirm(self, id: str) -> None:
-        self._store.confirm(self._held(id))
+        self._store.confirm(self._lease_of(id))
 
     def release(self, id: str) -> None:
         if (lease := self._leases.pop(id or self.id, None)) is not None:
@@ -124,13 +124,13 @@ class WorkerStoreProxy:
         return self._store.list(spawned_by=id) if spawned else self._store.list([id])
 
     def bound(self, id: str, budget: store.Budget | None) -> None:
-        lease = self._held(id)
+        lease = self._lease_of(id)
         if budget is not None:
             budget = msgspec.structs.replace(budget, root=lease.conversation_id)
         self._store.bound(lease, budget)
 
     def reserve(self, id: str, wanted: store.Reservation) -> store.Shortage | None:
-        lease = self._held(id)
+        lease = self._lease_of(id)
         self._check_spending([wanted.key], wanted.roots)
         return self._store.reserve(lease, wanted)
 
@@ -157,7 +157,7 @@ class WorkerStoreProxy:
             self._family.add(id)
         return id
 
-    def _held(self, id: str) -> store.Lease:
+    def _lease_of(self, id: str) -> store.Lease:
         lease = self._leases.get(id or self.id)
         if lease is None:
             raise Fenced(

@@ -285,7 +285,11 @@ class WorkerSide:
         allowed = order.programs, order.hook_commands
         policy = _Narrowed(order.patterns, order.refused, order.import_timeout, *allowed)
         # All modules that the client names, in its tools or in the agent's form.
-        names = {*options.modules.values(), *(tool.module for tool in tools), *_named(parts.form)}
+        names = {
+            *options.modules.values(),
+            *(tool.module for tool in tools),
+            *_modules_in(parts.form),
+        }
         names.discard("")
         announcer = _Announcer(names, lambda module: self._channel.signal("importing", module))
         sys.meta_path.insert(0, announcer)
@@ -338,11 +342,11 @@ METHODS = callable_methods(
 """The methods that the server may call."""
 
 
-def _named(form: Any) -> set[str]:
+def _modules_in(form: Any) -> set[str]:
     """Return the modules of all strings of the form `module:qualname`, at any depth."""
     if isinstance(form, dict):
-        return {name for value in form.values() for name in _named(value)}  # pyright: ignore[reportUnknownVariableType]
+        return {name for value in form.values() for name in _modules_in(value)}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(form, list):
-        return {name for value in form for name in _named(value)}  # pyright: ignore[reportUnknownVariableType]
+        return {name for value in form for name in _modules_in(value)}  # pyright: ignore[reportUnknownVariableType]
     module, colon, _ = form.partition(":") if isinstance(form, str) else ("", "", "")
     return {module} if colon and module.replace(".", "a").isidentifier() else set()

@@ -58,7 +58,7 @@ class WorkerConnection:
         self.patience = patience
         self.channel = ch.WorkerChannel(process.channel, METHODS, self._handle, self._stated)
         self.imported = ""  # the module that the worker imported last
-        self.gone = threading.Event()
+        self.ended = threading.Event()
         self.died: WorkerDied | None = None
         self.closing = False
         self._why = ""  # completes "the worker process ...", if it was killed
@@ -77,14 +77,14 @@ class WorkerConnection:
     def tend(self, now: float, late: bool) -> None:
         """Check about twice a second that the worker is alive, without waiting. If `late`, this
         process was suspended or slow itself, so missing signs of life prove nothing."""
-        heartbeat, heard = self.patience.heartbeat, self.channel.heard
-        if late or self._handling or self.gone.is_set() or not self.channel.waiting():
+        heartbeat, heard_at = self.patience.heartbeat, self.channel.heard_at
+        if late or self._handling or self.ended.is_set() or not self.channel.waiting():
             self._pinged = None
-        elif self._pinged is not None and heard < self._pinged:
+        elif self._pinged is not None and heard_at < self._pinged:
             if now - self._pinged > heartbeat:
                 self.kill(f"gave no sign of life for {heartbeat:g} s and was killed")
             self.channel.nudge("ping")  # again, because the first may not have been sent
-        elif now - heard > heartbeat / 4:
+        elif now - heard_at > heartbeat / 4:
             self._pinged = now
             self.channel.nudge("ping")
         else:
@@ -94,7 +94,7 @@ class WorkerConnection:
         """End the worker without a message and wait for its end."""
         self.closing = True
         self.process.end(seconds)
-        self.gone.wait()
+        self.ended.wait()
         self._thread.join()
 
     # --- methods that the worker calls, on the listening thread ---
@@ -129,7 +129,7 @@ class WorkerConnection:
         try:
             self._over()
         finally:
-            self.gone.set()
+            self.ended.set()
 
     def _over(self) -> None:
         status = self.process.end(0.0 if self._why else 0.5)
@@ -185,7 +185,7 @@ class WorkerConversation(WorkerConnection):
         self._order = order
         self._note = note
         self._leave = leave
-        self._left = False
+        self._has_left = False
         self._store_proxy = WorkerStoreProxy(store, record.store_id, self._tell_news, moved)
         self._lock = threading.Lock()
         self._state = ch.WorkerState(0, False, False, 0, [])
@@ -249,7 +249,7 @@ class WorkerConversation(WorkerConnection):
 
     @property
     def status(self) -> ConversationStatus:
-        if self.gone.is_set() and self.died is None:
+        if self.ended.is_set() and self.died is None:
             return ConversationStatus.CLOSED
         if self.failure is not None:
             return ConversationStatus.ERROR
@@ -319,14 +319,14 @@ class WorkerConversation(WorkerConnection):
     def close(self, timeout: float) -> None:
         self.closing = self.died is None
         try:
-            if not self.gone.is_set():
+            if not self.ended.is_set():
                 self.channel.call("close", timeout, timeout=timeout + self.patience.grace)
         except (StoreError, TimeoutError, ConversationClosed):
             pass
         finally:
             self.end()
             with self._lock:
-                already_left, self._left = self._left, True
+                already_left, self._has_left = self._has_left, True
             if not already_left:
                 self._leave()
 

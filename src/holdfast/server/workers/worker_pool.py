@@ -100,13 +100,13 @@ class WorkerPool:
         def make(order: Order) -> AgentReport:
             talk = self._start(WorkerConnection("(to be)", self.processes.start(), self._patience))
             try:
-                return self._blaming(
+                return self._blame_imports(
                     talk, order, lambda order: talk.channel.call("check", order, type=AgentReport)
                 )
             finally:
                 self._end(talk)
 
-        report = self._tried(self._order("(to be)", parts, workdir, refused), make)
+        report = self._try_order(self._order("(to be)", parts, workdir, refused), make)
         with self._lock:
             for module in {one.module for one in report.standings} - refused.keys():
                 if module in self._harms and self._harms[module][1] < tried:
@@ -139,7 +139,7 @@ class WorkerPool:
                 )
             )
             try:
-                report = self._blaming(live, order, live.open)
+                report = self._blame_imports(live, order, live.open)
             except BaseException:
                 self._end(live)
                 raise
@@ -148,7 +148,7 @@ class WorkerPool:
             return report
 
         live: WorkerConversation | None = None
-        agent_report = self._tried(ordered(record), make)
+        agent_report = self._try_order(ordered(record), make)
         assert live is not None
         for warning in agent_report.warnings:
             _log.warning("conversation %s: %s", id, warning)
@@ -162,13 +162,13 @@ class WorkerPool:
 
     # --- workers ---
 
-    def _tried(self, order: Order, make: Callable[[Order], AgentReport]) -> AgentReport:
+    def _try_order(self, order: Order, make: Callable[[Order], AgentReport]) -> AgentReport:
         """Return the result of `make` for an order, without the modules that turn out to kill or
         hang their importer."""
         for _ in range(_MAX_TRIES):
             try:
                 report = make(order)
-            except _Harmed as harmed:
+            except _HarmfulImport as harmed:
                 if harmed.module in order.refused:
                     raise harmed.died from None
                 how = f"the process that imported the module {harmed.module!r} {harmed.died.how}"
@@ -189,7 +189,7 @@ class WorkerPool:
             " imported them."
         )
 
-    def _blaming(
+    def _blame_imports(
         self, talk: WorkerConnection, order: Order, ask: Callable[[Order], AgentReport]
     ) -> AgentReport:
         """Return the result of `ask` for an order in the worker's folder. If the worker dies
@@ -198,7 +198,7 @@ class WorkerPool:
             return ask(msgspec.structs.replace(order, folder=str(talk.process.folder)))
         except WorkerDied as died:
             if talk.imported:
-                raise _Harmed(talk.imported, died) from None
+                raise _HarmfulImport(talk.imported, died) from None
             raise
 
     def _start(self, talk: W) -> W:
@@ -223,7 +223,7 @@ class WorkerPool:
             now = time.monotonic()
             late, last = now - last > _LATE_SECONDS, now
             with self._lock:
-                self._talks = {talk for talk in self._talks if not talk.gone.is_set()}
+                self._talks = {talk for talk in self._talks if not talk.ended.is_set()}
                 talks = list(self._talks)
             for talk in talks:
                 try:
@@ -279,7 +279,7 @@ class WorkerPool:
             timer.join()
 
 
-class _Harmed(Exception):
+class _HarmfulImport(Exception):
     """A worker died while it imported a module."""
 
     def __init__(self, module: str, died: WorkerDied) -> None:
