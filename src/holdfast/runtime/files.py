@@ -275,16 +275,18 @@ class Files:
             ):  # in one order, so that two patches never wait for each other
                 stack.enter_context(self._locks[index])
             take_back(self._paths)
-            patched = _PatchedFiles(self._paths)
+            target_files = _PatchedFiles(self._paths)
             for one in parsed:
-                patched.take(one, where[one.path], where.get(one.move_to))
-            changes = patched.changes()
+                target_files.take(one, where[one.path], where.get(one.move_to))
+            changes = target_files.changes()
             if not changes:
                 raise RuntimeFault("The patch changes nothing: all files are like this already.")
             change_files(changes, self._paths)
-        text = "\n".join(["The patch was applied:", *patched.report, *dict.fromkeys(patched.notes)])
+        text = "\n".join(
+            ["The patch was applied:", *target_files.report, *dict.fromkeys(target_files.notes)]
+        )
         visible = [self._paths.visible(change.path) for change in changes]
-        diff = "".join(patched.diffs())[:_MAX_DIFF_CHARS]
+        diff = "".join(target_files.diffs())[:_MAX_DIFF_CHARS]
         return ToolResult(blocks(text), meta={"paths": visible, "diff": diff})
 
     def _patch_target(self, path: str) -> Path:
@@ -333,9 +335,9 @@ class _PatchedFiles:
             if textfile.is_binary(exists[:8192]):
                 raise textfile.binary_fault(label, len(exists))
             file = textfile.decode(exists)
-            patched = patching.apply(file.text, patch.chunks, label)
-            data = file.encode(patched.text)
-            self.notes += patched.notes
+            result = patching.apply(file.text, patch.chunks, label)
+            data = file.encode(result.text)
+            self.notes += result.notes
         if target is None or target == path:
             self._after[path] = data
             self.report.append(f"M {label}")

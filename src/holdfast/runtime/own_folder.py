@@ -171,8 +171,8 @@ class OwnFolder:
         # The child's index is at HEAD: its status shows the same changes as its parent's. The files
         # are copied here, because git would run filters that the repository's own files name.
         self._git("read-tree", "HEAD", folder=self._top)
-        listed = self._git("ls-files", "-z", "-c", "-o", "--exclude-standard", folder=top)
-        self._copy_listed(top, dict.fromkeys(filter(None, listed.split("\0"))))
+        output = self._git("ls-files", "-z", "-c", "-o", "--exclude-standard", folder=top)
+        self._copy_listed(top, dict.fromkeys(filter(None, output.split("\0"))))
         prefix = os.path.relpath(workdir, top)
         return "" if prefix == "." else prefix
 
@@ -313,7 +313,7 @@ class OwnFolder:
         contents = states.contents(
             [state.blob for pair in changes.files.values() for state in pair if state.blob]
         )
-        patched: list[str] = []
+        text_paths: list[str] = []
         removed: list[Path] = []
         writes: dict[str, tuple[Path, _FileContent, int]] = {}
         modes: list[tuple[Path, int]] = []
@@ -336,7 +336,7 @@ class OwnFolder:
             if current == old:
                 writes[path] = place, new, mode
             elif old is not None and current is not None and self._is_text(pair):
-                patched.append(f"{prefix}/{path}" if prefix else path)
+                text_paths.append(f"{prefix}/{path}" if prefix else path)
                 modes += [(place, mode)] if old.mode != new.mode else []
             else:
                 conflicts.append(path)
@@ -348,8 +348,8 @@ class OwnFolder:
             raise RuntimeFault(
                 f"Nothing was taken over: {', '.join(conflicts)} changed in your folder too."
             )
-        if patched:
-            self._origin.files.apply_patch(states.patch(base, now, patched, prefix))
+        if text_paths:
+            self._origin.files.apply_patch(states.patch(base, now, text_paths, prefix))
         try:
             for place in removed:
                 place.unlink(missing_ok=True)

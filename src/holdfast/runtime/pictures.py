@@ -59,18 +59,18 @@ def fitted(data: bytes, kind: str, max_bytes: int, label: str) -> FittedPicture:
             ) from None
         return FittedPicture(data, kind, f"{about}; not scaled down, Pillow is not installed")
     try:
-        with library.open(io.BytesIO(data)) as opened:
-            picture: Any = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
+        with library.open(io.BytesIO(data)) as image:
+            picture: Any = image.convert("RGBA" if image.has_transparency_data else "RGB")
         picture.thumbnail((_MAX_SIDE, _MAX_SIDE))
         form = "JPEG" if kind == "image/jpeg" else "PNG"
-        encoded = _encoded(picture, form)
-        if len(encoded) > max_bytes:
-            form, encoded = "JPEG", _encoded(picture.convert("RGB"), "JPEG")
+        content = _encode(picture, form)
+        if len(content) > max_bytes:
+            form, content = "JPEG", _encode(picture.convert("RGB"), "JPEG")
     except Exception as error:  # a damaged file raises many kinds
         raise RuntimeFault(f"{label} cannot be scaled down: {error}.") from error
     width, height = picture.size
     note = f"{about}, scaled down to {width}x{height}"
-    return FittedPicture(encoded, f"image/{form.lower()}", note)
+    return FittedPicture(content, f"image/{form.lower()}", note)
 
 
 def image_type(data: bytes) -> str | None:
@@ -111,7 +111,7 @@ def load_picture(
     return ImageContent(picture.data, picture.kind)
 
 
-def _encoded(picture: Any, form: str) -> bytes:
+def _encode(picture: Any, form: str) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, form)
     return buffer.getvalue()

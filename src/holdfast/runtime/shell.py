@@ -424,8 +424,8 @@ class Shell:
         members = processes.of_commands((session,), run.marks[processes.MARK])
         if members:
             self._background[session] = {(p.pid, p.started) for p in members}
-            listed = members[:_MAX_LISTED_PIDS]
-            run.background_pids = tuple(self._host.shown_pid(p.pid) for p in listed)
+            first = members[:_MAX_LISTED_PIDS]
+            run.background_pids = tuple(self._host.shown_pid(p.pid) for p in first)
 
     def _family(self) -> list[processes.Process]:
         """Return all living processes that the shell's commands have started."""

@@ -137,8 +137,8 @@ class Snapshots:
             return None
 
     def _take(self) -> Snapshot:
-        listed = ("ls-files", "-z", "--exclude-standard", "-o")
-        paths = list(dict.fromkeys(self._names(self._run(*listed, "-m", "-d"))))
+        list_files = ("ls-files", "-z", "--exclude-standard", "-o")
+        paths = list(dict.fromkeys(self._names(self._run(*list_files, "-m", "-d"))))
         last = self._meta()
         left_out = set(last.left_out)
         modes = dict(last.modes)
@@ -182,7 +182,7 @@ class Snapshots:
         tree = last.tree
         if removed or added or not tree:
             tree = self._run("write-tree").decode().strip()
-        folders = sorted(self._empty_folders(self._names(self._run(*listed, "--directory"))))
+        folders = sorted(self._empty_folders(self._names(self._run(*list_files, "--directory"))))
         present = [path for path in left_out if os.path.lexists(self._workdir / path)]
         snapshot = Snapshot(tree, tuple(folders), tuple(sorted(present)), modes)
         if snapshot != last:

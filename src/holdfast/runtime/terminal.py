@@ -330,10 +330,10 @@ class Terminal:
             if run.ended_by:
                 meta["endedBy"] = run.ended_by
                 notes.append(_END_NOTES[run.ended_by].format(seconds=run.timeout))
-            moved = "" if run.cwd == shell.reported_cwd else f", now in {run.cwd}"
+            place = "" if run.cwd == shell.reported_cwd else f", now in {run.cwd}"
             shell.reported_cwd = run.cwd
-            if not run.ended_by or moved:
-                notes.append(f"exit code {run.exit_code}{moved}")
+            if not run.ended_by or place:
+                notes.append(f"exit code {run.exit_code}{place}")
             notes += _state_notes(run)
             if run.background_pids:
                 numbers = ", ".join(map(str, run.background_pids))
@@ -418,8 +418,8 @@ def _network_notes(log: NetworkLog, meta: dict[str, Any]) -> list[str]:
     meta["connections"] = list(log.connections)
     if log.left_out:
         meta["connectionsLeftOut"] = log.left_out
-    refused = [str(one["reason"]) for one in log.connections if not one["allowed"]]
-    notes = [f"network: {reason}" for reason in dict.fromkeys(refused)]
+    reasons = [str(one["reason"]) for one in log.connections if not one["allowed"]]
+    notes = [f"network: {reason}" for reason in dict.fromkeys(reasons)]
     more = len(notes) - _MAX_NETWORK_NOTES
     return notes[:_MAX_NETWORK_NOTES] + ([f"network: {more} more refusals"] if more > 0 else [])
 

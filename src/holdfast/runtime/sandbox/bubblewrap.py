@@ -260,18 +260,18 @@ class BubblewrapLauncher(BoxLauncher):
             options.append("--share-net")
         rules = _descriptor(self._filter)
         options += ["--seccomp", str(rules)]
-        passed: tuple[int, ...] = (rules,)
+        descriptors: tuple[int, ...] = (rules,)
         let_go = None
         if self._gated:
             info_reader, info_writer = os.pipe()
             gate_reader, gate_writer = os.pipe()
             options += ["--info-fd", str(info_writer), "--block-fd", str(gate_reader)]
-            passed += (info_writer, gate_reader)
+            descriptors += (info_writer, gate_reader)
             let_go = partial(self._let_go, info_reader, gate_writer)
 
         arguments = _descriptor(b"".join(os.fsencode(one) + b"\0" for one in options))
         command = [*network, self._program, "--args", str(arguments), "--", *self._wrapper, *argv]
-        return Launch(command, {}, "/", (*passed, arguments), let_go)
+        return Launch(command, {}, "/", (*descriptors, arguments), let_go)
 
     def _let_go(self, info_reader: int, gate_writer: int) -> None:
         """Limit the box whose description bubblewrap writes, and let it go on."""

@@ -58,9 +58,9 @@ class Landlock:
 
     def refuses(self, box: BoxSettings) -> str:
         """Return the reason why this box cannot be made; "" if it can."""
-        moved = [mount for mount in box.mounts if mount.target != mount.source]
-        if box.workdir_inside != str(box.workdir) or moved:
-            path = moved[0].source if moved else str(box.workdir)
+        moved_mounts = [mount for mount in box.mounts if mount.target != mount.source]
+        if box.workdir_inside != str(box.workdir) or moved_mounts:
+            path = moved_mounts[0].source if moved_mounts else str(box.workdir)
             return f"Landlock cannot show {path} at another path. Leave the path inside out."
         problem = _user_problem(box) if os.geteuid() == 0 else ""
         return problem or (_supervisor_problem() if _is_supervised(box) else "")
@@ -262,10 +262,10 @@ class LandlockLauncher(BoxLauncher):
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box."""
-        _, passed = self.enter_network()
+        _, descriptors = self.enter_network()
         supervised = self._supervised
-        if passed:
-            supervised = {**supervised, "proxy": passed[0]}
+        if descriptors:
+            supervised = {**supervised, "proxy": descriptors[0]}
         name = argv[0]
         program = None if "/" in name else shutil.which(name, path=env.get("PATH", ""))
         plan = {
@@ -290,7 +290,7 @@ class LandlockLauncher(BoxLauncher):
             [os.path.realpath(sys.executable), "-I", "-S", "-c", _START, str(fd)],
             {},
             "/",
-            (fd, *passed),
+            (fd, *descriptors),
         )
 
     def share(self, folder: Path) -> None:

@@ -118,10 +118,10 @@ def _make_ruleset(rules: list[tuple[str, int]] | None) -> int:
         raise OSError(
             f"a kernel with Landlock ABI {_MINIMAL_ABI} is needed (Linux 6.12 or newer); {actual}"
         )
-    handled = pack("=3Q", _ALL_FILE_RIGHTS, _ALL_TCP_RIGHTS, _ALL_SCOPES)
+    attributes = pack("=3Q", _ALL_FILE_RIGHTS, _ALL_TCP_RIGHTS, _ALL_SCOPES)
     if rules is None:
-        handled, rules = pack("=3Q", _MOVE, 0, _SIGNALS), [("/", _MOVE)]
-    ruleset = _call(_CREATE_RULESET, handled, len(handled), 0)
+        attributes, rules = pack("=3Q", _MOVE, 0, _SIGNALS), [("/", _MOVE)]
+    ruleset = _call(_CREATE_RULESET, attributes, len(attributes), 0)
     for path, rights in rules:
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -195,12 +195,12 @@ class Supervisor:
             return
         number, pid, _, call, _, _, *arguments = _NOTIFICATION.unpack(data)
         valid = pack("=Q", number)
-        handled = _Call(pid, lambda: fcntl.ioctl(self._listener, _VALID, valid))
+        request = _Call(pid, lambda: fcntl.ioctl(self._listener, _VALID, valid))
         result, flags = 0, 0
         try:
             name, arguments = _full_form(self._calls[call], arguments)
             handler: Callable[..., int | None] = getattr(self, f"_{name}")
-            new = handler(handled, *arguments)
+            new = handler(request, *arguments)
             if new is not None and self._add(number, new):
                 return
         except _Native:
@@ -210,7 +210,7 @@ class Supervisor:
         except (ValueError, OverflowError):  # arguments that no call takes
             result = -errno.EINVAL
         finally:
-            handled.close()
+            request.close()
         try:
             fcntl.ioctl(self._listener, _SEND, pack("=QqiI", number, 0, result, flags))
         except OSError:

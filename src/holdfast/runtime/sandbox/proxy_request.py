@@ -78,8 +78,8 @@ def parse_request(head: bytes) -> ProxyRequest:
     connection_fields = (
         b",".join(values.get(b"connection", ())).decode("latin-1").lower().split(",")
     )
-    dropped = _OWN_FIELDS.union(name.strip() for name in connection_fields)
-    remaining = [(name, value) for name, value in fields if name.decode().lower() not in dropped]
+    own_names = _OWN_FIELDS.union(name.strip() for name in connection_fields)
+    remaining = [(name, value) for name, value in fields if name.decode().lower() not in own_names]
     authority = host_and_port(host, port)
     remaining.append((b"Host", authority.removesuffix(":80").encode()))
     remaining.append((b"Connection", b"close"))

@@ -189,10 +189,10 @@ class SandboxedRuntime(FolderRuntime):
             return super().clone_repo(repo, branch=branch, target=target, timeout=timeout)
         except RuntimeFault as error:
             log = self._one_off.take_connections().connections
-            refused = dict.fromkeys(str(one["reason"]) for one in log if not one["allowed"])
-            if not refused:
+            reasons = dict.fromkeys(str(one["reason"]) for one in log if not one["allowed"])
+            if not reasons:
                 raise
-            raise RuntimeFault(" ".join((str(error), *refused))) from error
+            raise RuntimeFault(" ".join((str(error), *reasons))) from error
 
     def close(self) -> None:
         """End all boxes and remove temporary files. Idempotent; not in a forked child."""

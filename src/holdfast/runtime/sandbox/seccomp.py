@@ -125,11 +125,11 @@ def make_filter(machine: str = "") -> bytes:
     """Return the filter for a machine, `x86_64` or `aarch64`, as an array of `struct sock_filter`.
     The default is this machine. Raises `ValueError` for any other."""
     machine = machine or platform.machine()
-    refused = _numbers(_REFUSED, machine)
+    numbers = _numbers(_REFUSED, machine)
     netlink = _argument(2, _ALLOW, (_NETLINK_ROUTE,)) + _NO_FAMILY
     namespaces = _step(_LOAD, _ARGUMENTS) + _when(_NEW_NAMESPACES, _DENY, _HAS_BITS) + _ALLOW
     families = _argument(0, _ALLOW, (_AF_UNIX, _AF_INET, _AF_INET6)) + _when(_AF_NETLINK, netlink)
-    answers = dict.fromkeys(refused, _DENY) | {
+    answers = dict.fromkeys(numbers, _DENY) | {
         "clone": namespaces,
         # The arguments of clone3 are in memory, which a filter cannot read. C libraries then use
         # clone.
@@ -143,7 +143,7 @@ def make_filter(machine: str = "") -> bytes:
     start += _KILL  # 32-bit programs have other numbers
     if machine == "x86_64":
         start += _step(_LOAD, _NUMBER) + _when(_X32_BIT, _ABSENT, _AT_LEAST)
-    return start + _program(refused | _numbers(_CHECKED, machine), answers)
+    return start + _program(numbers | _numbers(_CHECKED, machine), answers)
 
 
 def make_filter_without_namespaces(network: bool = False, machine: str = "") -> bytes:
@@ -154,11 +154,11 @@ def make_filter_without_namespaces(network: bool = False, machine: str = "") -> 
     and objects that other boxes could use and that would outlive this one. `network` lets through
     what a supervisor answers: calls that make a TCP socket of IPv4 or connect one.
     """
-    refused = _numbers(_REFUSED_WITHOUT_NAMESPACES, machine)
+    numbers = _numbers(_REFUSED_WITHOUT_NAMESPACES, machine)
     pairs = _argument(1, _ALLOW, (_SOCK_STREAM, _SOCK_SEQPACKET), _SOCKET_TYPES)
     # A pair has no options of TCP. Programs take their failure for that of the connection.
     options = _argument(1, _ALLOW, (_SOL_SOCKET,)) + _when(_IPPROTO_TCP, _refuse(0))
-    answers = dict.fromkeys(refused, _DENY) | {
+    answers = dict.fromkeys(numbers, _DENY) | {
         "socket": _tcp(_ALLOW, _DENY) if network else _DENY,
         "connect": _ALLOW if network else _DENY,
         "socketpair": pairs + _DENY,
@@ -167,7 +167,7 @@ def make_filter_without_namespaces(network: bool = False, machine: str = "") -> 
         "fcntl": _argument(1, _DENY, (_F_SETLEASE, _F_NOTIFY)) + _ALLOW,
         "prlimit64": _argument(0, _ALLOW, (0,)) + _DENY,
     }
-    return _program(refused | _numbers(_CHECKED, machine), answers)
+    return _program(numbers | _numbers(_CHECKED, machine), answers)
 
 
 def _tcp(then: bytes, otherwise: bytes) -> bytes:
