@@ -86,7 +86,7 @@ class Asides(ObjectStruct):
             raise Conflict(f"ask: {problem} being answered already; ask when an answer has come.")
         until = _settled_until(journal.tail, fold)
         text = f"{_open_calls(fold)}{_ASKED}\n\n"
-        reserved: dict[str, Any] = {}
+        reservation: dict[str, Any] = {}
         request_tokens = 0
         if (spending := journal.spending) is not None and spending.counts_amounts:
             sizes = fold.measure(journal.tail)
@@ -95,14 +95,14 @@ class Asides(ObjectStruct):
             )
             most = spending.beside(request_tokens, agent.llm)
             cost = most.cost / DOLLAR
-            reserved = {"reserved_tokens": most.tokens, "reserved_cost": cost}
+            reservation = {"reserved_tokens": most.tokens, "reserved_cost": cost}
         event = journal.add(
             ev.AsideAsked,
             aside=command.aside or journal.new_id(),
             question=clean(command.question),
             head=head.seq,
             based_on=until,
-            **reserved,
+            **reservation,
         )
         text += event.question
         last = fold.assistant if fold.assistant and fold.assistant.seq <= until else None
@@ -126,10 +126,10 @@ class Asides(ObjectStruct):
     def _answer(self, question: _Question, token: Cancellation) -> None:
         began = time.monotonic()
         model_calls: list[ModelSpending] = []
-        ignored: list[str] = []
+        ignored_tools: list[str] = []
         fields: dict[str, Any]
         try:
-            fields = {"text": clean(self._ask(question, token, model_calls, ignored))}
+            fields = {"text": clean(self._ask(question, token, model_calls, ignored_tools))}
         except BaseException as error:  # also a SystemExit of a custom model: the thread ends here
             kind = type(error).__name__ if isinstance(error, HoldfastError) else "HoldfastError"
             failed = clean(str(error)) or type(error).__name__
@@ -138,7 +138,12 @@ class Asides(ObjectStruct):
             fields = {"error": kind, "failed": failed}
         total = sum(model_calls, ModelSpending())
         usage, cost = fair(total.usage, total.cost)
-        fields |= {"usage": usage, "cost": cost, "model": total.model, "ignored": tuple(ignored)}
+        fields |= {
+            "usage": usage,
+            "cost": cost,
+            "model": total.model,
+            "ignored": tuple(ignored_tools),
+        }
         self._write(question, {**fields, "duration": time.monotonic() - began})
 
     def _write(self, question: _Question, fields: dict[str, Any]) -> None:
@@ -158,10 +163,10 @@ class Asides(ObjectStruct):
         question: _Question,
         token: Cancellation,
         model_calls: list[ModelSpending],
-        ignored: list[str],
+        ignored_tools: list[str],
     ) -> str:
         """Return the text of the answer. A call of a tool is refused, and the model asked once
-        more. `model_calls` receives the model calls, `ignored` the tools that it called."""
+        more. `model_calls` receives the model calls, `ignored_tools` the tools that it called."""
         self._check_limits(question.agent)
         transcript, prefix = question.transcript(), f"{question.event.seq}."
         for _ in range(MAX_ROUNDS):
@@ -174,20 +179,20 @@ class Asides(ObjectStruct):
                 ModelSpending(answer.usage, cost, answer.model or question.head.model)
             )
             if answer.text.strip():
-                ignored += [call.name for call in answer.calls]
+                ignored_tools += [call.name for call in answer.calls]
                 return answer.text
             if not answer.calls:
                 break
             # the ids that the wire needs to pair these calls with their results
             calls = [
-                replace(call, id=f"{prefix}{len(ignored) + n}")
+                replace(call, id=f"{prefix}{len(ignored_tools) + n}")
                 for n, call in enumerate(answer.calls)
             ]
-            ignored += [call.name for call in calls]
+            ignored_tools += [call.name for call in calls]
             transcript.append(replace(answer, calls=tuple(calls)))
             for call in calls:
                 transcript.append((call, ToolResult.failure(_NOT_RUN, "cancelled")))
-        what = "called tools in place of an answer" if ignored else "gave an empty answer"
+        what = "called tools in place of an answer" if ignored_tools else "gave an empty answer"
         raise BadResponse(f"The model {what} to the question aside.")
 
     def _check_limits(self, agent: Agent) -> None:

@@ -370,13 +370,15 @@ class Spending(ObjectStruct):
         self, reserved: Amount, usage: Usage, cost: float | None, llm: Model
     ) -> Amount:
         """Return the amount that a call took; `reserved` if the provider gives no usable number."""
-        counted = token_count(usage)
-        if not counted:
+        token_total = token_count(usage)
+        if not token_total:
             return reserved
         billionths = _billionths(cost)
         if billionths is None and self.counts_cost:
             billionths = _price(llm, usage)
-        return Amount(reserved.steps, counted, reserved.cost if billionths is None else billionths)
+        return Amount(
+            reserved.steps, token_total, reserved.cost if billionths is None else billionths
+        )
 
     def settlements(self, draft: Sequence[Any]) -> list[Settlement]:
         """Return the settlements to write with these events. Holds the journal's lock.
@@ -391,22 +393,22 @@ class Spending(ObjectStruct):
         return settlements
 
     def _unreserved(self, event: Any) -> Amount | None:
-        counted, cost = token_count(event.usage), _billionths(event.cost) or 0
-        if not counted and not cost:
+        token_total, cost = token_count(event.usage), _billionths(event.cost) or 0
+        if not token_total and not cost:
             return None
         about = event.about if type(event) is ev.NoteRecorded else ""
         if about == LLM_NOTE:
             return None
         if type(event) is not ev.HistoryCondensed and about != CONDENSATION_NOTE:
-            return Amount(0, counted, cost)
+            return Amount(0, token_total, cost)
         settled, self._settled_ahead = self._settled_ahead, Amount()
-        return Amount(0, max(0, counted - settled.tokens), max(0, cost - settled.cost))
+        return Amount(0, max(0, token_total - settled.tokens), max(0, cost - settled.cost))
 
-    def confirm_written(self, settled: Sequence[Settlement]) -> None:
+    def confirm_written(self, settlements: Sequence[Settlement]) -> None:
         """Forget settlements that the store has. Holds the lock of the journal."""
-        if settled:
+        if settlements:
             self.due.clear()
-            for one in settled:
+            for one in settlements:
                 self.reservations.pop(one.key, None)
             self.line.wake()
 
@@ -506,10 +508,10 @@ def spending_of(journal: Journal, limits: Limits | None, above: Spending | None)
         own = Budget(journal.id, limits.steps, limits.tokens, cost, limits.seconds)
     if journal.spending is not None and journal.spending.own == own:
         return journal.spending
-    stored = next(
+    stored_budget = next(
         (budget for budget in lease.budgets if budget.root == journal.id), Budget(journal.id)
     )
-    if stored != (own or Budget(journal.id)):
+    if stored_budget != (own or Budget(journal.id)):
         journal.store.bound(lease, own)
     others = tuple([budget for budget in lease.budgets if budget.root != journal.id])
     others = others if above is None else above.budgets

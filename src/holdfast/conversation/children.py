@@ -169,12 +169,12 @@ class Children(ObjectStruct):
             _origin=ConversationOrigin(None, key, self, on_wait),
         )
         has_events = bool(child.hosting.journal.fold.last_seq)
-        listed = journal.store.list([id]) if has_events else []
-        if listed and listed[0].spawner == journal.id:
+        summaries = journal.store.list([id]) if has_events else []
+        if summaries and summaries[0].spawner == journal.id:
             return child
-        reserved = isinstance(journal.store, ReservingStore) and journal.store.recorded(id)
-        if has_events or reserved:
-            spawned_by = listed[0].spawned_by if listed else ""
+        is_reserved = isinstance(journal.store, ReservingStore) and journal.store.recorded(id)
+        if has_events or is_reserved:
+            spawned_by = summaries[0].spawned_by if summaries else ""
             origin = f"spawned by call {spawned_by!r}" if spawned_by else "not spawned by a call"
             raise ConfigurationError(
                 f"spawn: conversation {id!r} exists, and was {origin}; {journal.id!r} needs another"

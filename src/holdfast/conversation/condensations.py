@@ -221,8 +221,8 @@ def _model_calls(condensation: Condensed, lent: Sequence[ModelSpending]) -> list
     """Return the model calls of a condensation: those that the condenser names, or those of the
     models that it was lent if these are more."""
     reported = ModelSpending(condensation.usage, condensation.cost, condensation.model)
-    counted = sum(token_count(one.usage) for one in lent)
-    return [reported] if token_count(reported.usage) >= counted else list(lent)
+    lent_tokens = sum(token_count(one.usage) for one in lent)
+    return [reported] if token_count(reported.usage) >= lent_tokens else list(lent)
 
 
 def _sum(calls: Sequence[ModelSpending]) -> ModelSpending:

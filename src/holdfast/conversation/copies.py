@@ -47,7 +47,7 @@ def fork_events(
         result = ToolResult.failure(FORKED, "cancelled")
         return {"result": _unknown(FORKED_RUNNING) if item.attempt else result}
 
-    events = _settled(state, clock, new_id, settle)
+    events = _closing_events(state, clock, new_id, settle)
     title = fork_title(state.title) if title is None and state.title else title
     if title:
         title, seq = check_title("fork", title), state.last_seq + len(events) + 1
@@ -74,7 +74,7 @@ def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev
         decision = {"decision": "ask", "by": "holdfast", "reason": COPIED}
         return {**decision, "arguments_hash": hash, "risk": risk}
 
-    return _settled(state, clock, new_id, settle)
+    return _closing_events(state, clock, new_id, settle)
 
 
 def _cancelled(state: Fold, add: Callable[..., None]) -> None:
@@ -87,7 +87,7 @@ def _cancelled(state: Fold, add: Callable[..., None]) -> None:
         add(ev.AsideAnswered, aside=aside, error=error, failed=NOT_ANSWERED_HERE)
 
 
-def _settled(
+def _closing_events(
     state: Fold,
     clock: Clock,
     new_id: Callable[[], str],

@@ -137,8 +137,8 @@ class DelegatedChildren(ObjectStruct):
 
     def find_open(self, id: str) -> Conversation | None:
         children = self._context.children
-        opened = [] if children is None else children.open()
-        return next((child for child in opened if child.id == id), None)
+        open_children = [] if children is None else children.open()
+        return next((child for child in open_children if child.id == id), None)
 
     def outcome(self, id: str) -> ChildOutcome:
         agent = self.all()[id].agent if id in self.all() else "an agent"
@@ -146,8 +146,8 @@ class DelegatedChildren(ObjectStruct):
         if child is not None and child.status is not _S.CLOSED:
             return ChildOutcome.of(child, agent)
         store = self._journal.store
-        listed = store.list([id])
-        last = listed[0].last_seq if listed else 0
+        summaries = store.list([id])
+        last = summaries[0].last_seq if summaries else 0
         cached_seq, outcome = self._outcome_cache.get(id, (None, None))
         if outcome is None or cached_seq != last:
             outcome = ChildOutcome.of(self._new_conversation(self._context.agent, store, id), agent)
@@ -245,8 +245,8 @@ class DelegatedChildren(ObjectStruct):
         place = object()
         with self._lock:
             working = list(self._background)
-        opened = [child for id in working if (child := self.find_open(id)) is not None]
-        paused = {child.id for child in opened if child.status is _S.PAUSED}
+        open_children = [child for id in working if (child := self.find_open(id)) is not None]
+        paused = {child.id for child in open_children if child.status is _S.PAUSED}
         with self._lock:
             running = len(self._places) + sum(id not in paused for id in self._background)
             if bounded and running >= delegates.max_running:
@@ -438,26 +438,26 @@ class DelegatedChildren(ObjectStruct):
         for delegates in [agent.delegates for agent in agents if agent.delegates is not None]:
             if not any(one is delegates for one in self._attached):
                 self._attached.append(delegates)
-                listed = {one.id: one for one in self._journal.store.list(spawned_by=self.id)}
-                if not listed:
+                summaries = {one.id: one for one in self._journal.store.list(spawned_by=self.id)}
+                if not summaries:
                     continue
-                self._attach(delegates, listed)
+                self._attach(delegates, summaries)
             self.resume_stopped()
 
-    def _attach(self, delegates: Delegates, listed: dict[str, Summary]) -> None:
+    def _attach(self, delegates: Delegates, summaries: dict[str, Summary]) -> None:
         journal = self._journal
         with journal.changed:
             calls = [item.effective for item in journal.fold.open.values()]
             awaited = [ids_of(one.arguments) for one in calls if one.name == "delegate_collect"]
-            resumed = [one.arguments.get("resume") for one in calls if one.name == "delegate"]
+            resumed_ids = [one.arguments.get("resume") for one in calls if one.name == "delegate"]
         for id, entry in list(self.all().items()):
             mine = entry.background and entry.agent in delegates.by_name
-            if id not in listed or not mine or id in resumed or self.is_watched(id):
+            if id not in summaries or not mine or id in resumed_ids or self.is_watched(id):
                 continue
-            status = listed[id].status
+            status = summaries[id].status
             if status in ENDED and not self.has_mail(id):
                 collected = any(not ids or id in ids for ids in awaited)
-                if listed[id].last_seq != entry.known_seq and not collected:
+                if summaries[id].last_seq != entry.known_seq and not collected:
                     self._post(self.outcome(id))
             elif status != _S.PAUSED:
                 self._open_again(id, lambda: True)
@@ -470,8 +470,8 @@ class DelegatedChildren(ObjectStruct):
             watched = list(self._background)
         children = self.all()
         attached = [id for id in watched if id in children and not children[id].detached]
-        opened = [child for id in attached if (child := self.find_open(id)) is not None]
-        stopped = [child.id for child in opened if interruptible(child)]
+        open_children = [child for id in attached if (child := self.find_open(id)) is not None]
+        stopped = [child.id for child in open_children if interruptible(child)]
         if stopped:
             for id in stopped:
                 children[id].stopped = True
@@ -487,7 +487,7 @@ class DelegatedChildren(ObjectStruct):
         journal = self._journal
         if journal.fold.status is _S.PAUSED:
             return
-        resumed: list[str] = []
+        resumed_ids: list[str] = []
         for id, entry in list(self.all().items()):
             with self._lock:
                 stopped, entry.stopped = entry.stopped, False
@@ -506,13 +506,13 @@ class DelegatedChildren(ObjectStruct):
                 except HoldfastError as error:
                     self._journal.log(f"its child {id} cannot resume: {error}")
                     continue
-            resumed.append(id)
-        if resumed:
+            resumed_ids.append(id)
+        if resumed_ids:
             text = "The agents that an interrupt had stopped resume."
             try:
                 with journal:
                     journal.add(
-                        ev.NoteRecorded, about=RESUMED, text=text, details={"children": resumed}
+                        ev.NoteRecorded, about=RESUMED, text=text, details={"children": resumed_ids}
                     )
             except HoldfastError as error:
                 self._journal.log(f"the resumption of its children could not be journaled: {error}")

@@ -124,8 +124,8 @@ class CommandExecutor(ObjectStruct):
                 return self._hooks.check_message(command)
             case cmd.Schedule(content):
                 # what hooks add to a message, they add at its own time
-                passed = self._hooks.check_message(cmd.Send(content, sender=command.sender))
-                return replace(command, content=passed.content)
+                message = self._hooks.check_message(cmd.Send(content, sender=command.sender))
+                return replace(command, content=message.content)
             case cmd.Ask():
                 self._family.asides().prepare()
             case cmd.Use():
@@ -183,7 +183,7 @@ class CommandExecutor(ObjectStruct):
             case cmd.Return(call_id, runner, result, duration):
                 calls.write_result(self._claimed(call_id, runner).call, result, duration)
             case cmd.Settle(call_id, reason, kind, runner):
-                item = self._offered(call_id)
+                item = self._offered_call(call_id)
                 if runner is not None and runner != item.runner:
                     claim = f"was claimed by {item.runner!r}" if item.runner else "is not claimed"
                     raise Conflict(
@@ -378,7 +378,7 @@ class CommandExecutor(ObjectStruct):
 
     # --- calls that clients run ---
 
-    def _offered(self, call_id: str) -> OpenCall:
+    def _offered_call(self, call_id: str) -> OpenCall:
         item = self._context.journal.fold.open.get(call_id)
         if item is None:
             problem = "is not open: it has a result, or there is no such call."
@@ -394,7 +394,7 @@ class CommandExecutor(ObjectStruct):
         raise NotPending(f"Call {call_id!r} {problem}")
 
     def _claimed(self, call_id: str, runner: str) -> OpenCall:
-        item = self._offered(call_id)
+        item = self._offered_call(call_id)
         if not runner or item.runner != runner:
             claim = f"was claimed by {item.runner!r}" if item.runner else "was not claimed"
             raise Conflict(
@@ -404,7 +404,7 @@ class CommandExecutor(ObjectStruct):
 
     def _claim(self, call_id: str, runner: str) -> None:
         """Start a call at a client; a second claim by the same client changes nothing."""
-        item, fold = self._offered(call_id), self._context.journal.fold
+        item, fold = self._offered_call(call_id), self._context.journal.fold
         if item.runner:
             if item.runner != runner:
                 raise Conflict(f"Call {call_id!r} was claimed by {item.runner!r}.")

@@ -22,8 +22,8 @@ def ancestors(journal: Journal, id: str) -> list[str]:
     chain = [id]
     while len(chain) < _MAX_ANCESTORS:
         key = journal.spawned_by if chain[-1] == journal.id else ""
-        listed = [] if key else journal.store.list([chain[-1]])
-        above = key.rpartition(":")[0] or (listed[0].spawner if listed else "")
+        summaries = [] if key else journal.store.list([chain[-1]])
+        above = key.rpartition(":")[0] or (summaries[0].spawner if summaries else "")
         if not above or above in chain:
             break
         chain.append(above)
@@ -74,8 +74,8 @@ class MessageLimit(ObjectStruct):
         if id == journal.id:
             with journal.changed:
                 return last_word(journal.events)
-        listed = journal.store.list([id])
-        at = listed[0].last_seq if listed else 0
+        summaries = journal.store.list([id])
+        at = summaries[0].last_seq if summaries else 0
         while at > 0:
             at -= _PAGE_EVENTS
             page = journal.store.read(id, max(0, at), _PAGE_EVENTS + min(0, at))

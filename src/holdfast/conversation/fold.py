@@ -343,22 +343,22 @@ class Fold(ObjectStruct):
 
     def checkpoint(self) -> ev.Checkpoint:
         """Return the fold as a checkpoint from which `after` continues. No call may be open."""
-        stored: dict[str, Any] = {name: getattr(self, name) for name in _STORED}
-        stored["created"] = self.created or ev.EPOCH
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _STORED}
+        fields["created"] = self.created or ev.EPOCH
         for name in _LAST_EVENTS:
             event: ev.Event | None = getattr(self, name)
-            stored[f"{name}_seq"] = 0 if event is None else event.seq
+            fields[f"{name}_seq"] = 0 if event is None else event.seq
         for name in _FEATURES:
-            stored |= getattr(self, name).checkpoint()
+            fields |= getattr(self, name).checkpoint()
         status = self.status.value
-        return ev.Checkpoint(seq=self.last_seq, status=status, usage=self.usage, **stored)
+        return ev.Checkpoint(seq=self.last_seq, status=status, usage=self.usage, **fields)
 
     @classmethod
     def after(cls, at: ev.Checkpoint, read_event: Callable[[int], ev.AnyEvent]) -> Fold:
         """Return the fold at a checkpoint. `read_event(seq)` reads one event."""
-        stored: dict[str, Any] = {name: getattr(at, name) for name in _STORED}
+        fields: dict[str, Any] = {name: getattr(at, name) for name in _STORED}
         status = ConversationStatus(at.status)
-        state = cls(last_seq=at.seq, status=status, _usage=at.usage, **stored)
+        state = cls(last_seq=at.seq, status=status, _usage=at.usage, **fields)
         for name, feature in _FEATURES.items():
             setattr(state, name, feature.restore(at, read_event))
         for name, kind in _LAST_EVENTS.items():

@@ -90,7 +90,7 @@ def _write(context: RunContext, verdict: GoalVerdict, rounds: int) -> None:
     score = "" if verdict.score is None else f" (score {verdict.score:.2f})"
     text = ("reached" if verdict.done else f"not reached: {missing}") + score
     usage, cost = fair(verdict.usage, verdict.cost)
-    used = bool(verdict.model or cost) or usage != Usage()
+    has_usage = bool(verdict.model or cost) or usage != Usage()
     with context.journal as journal:
         journal.add(
             ev.NoteRecorded,
@@ -99,5 +99,5 @@ def _write(context: RunContext, verdict: GoalVerdict, rounds: int) -> None:
             details=details,
             usage=usage,
             cost=cost,
-            model=(verdict.model or "unknown") if used else "",
+            model=(verdict.model or "unknown") if has_usage else "",
         )

@@ -559,7 +559,7 @@ class Hosting:
             context.delegation.children.join(deadline)
         with self.journal.changed:
             subscriptions, self._subscriptions = self._subscriptions, ()
-            opened, self.has_lease = self.has_lease, False
+            had_lease, self.has_lease = self.has_lease, False
         still_running = self._calls.left_running(deadline) + self.inbox.join(deadline)
         if self._asides is not None:
             still_running += self._asides.close(deadline)
@@ -586,7 +586,7 @@ class Hosting:
             if self._parent_children is not None:
                 self._parent_children.closed(self.journal.id, self)
             loop.release_guests()
-            if opened:
+            if had_lease:
                 context.own_agent.connections.closed(context.runtime)
 
 

@@ -376,9 +376,9 @@ class CommandInbox(ObjectStruct):
                 f"Conversation {context.journal.id!r} was closed; the command stays in its inbox"
                 " for the next owner."
             )
-        refused = context.journal.store.refusal(context.journal.id, key)
-        if refused is not None:
-            raise error_of_form(refused, ConfigurationError)
+        refusal = context.journal.store.refusal(context.journal.id, key)
+        if refusal is not None:
+            raise error_of_form(refusal, ConfigurationError)
 
 
 def _refusal_form(error: HoldfastError) -> ErrorForm:

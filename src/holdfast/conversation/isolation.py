@@ -49,7 +49,7 @@ class ChildFolders(ObjectStruct):
                 runtime = origin.at(folder.workdir, folder.variables)
             except RuntimeFault as error:
                 raise ToolError(str(error), "validation", retryable=False) from error
-            self._open[id] = pair = _moved(agent, origin, runtime), runtime
+            self._open[id] = pair = _relocate(agent, origin, runtime), runtime
             return pair
 
     def close(self, id: str) -> None:
@@ -102,7 +102,7 @@ def _local(agent: Agent, runtime: object | None) -> LocalRuntime:
     )
 
 
-def _moved(agent: Agent, origin: LocalRuntime, runtime: LocalRuntime) -> Agent:
+def _relocate(agent: Agent, origin: LocalRuntime, runtime: LocalRuntime) -> Agent:
     """Return the agent with its tools of one runtime replaced by those of another."""
     there = {tool.name: tool for tool in runtime.all_tools}
     tools = [

@@ -326,9 +326,11 @@ class Journal(ObjectStruct):
         summary, spending = self.summary(draft), self.spending
         outcomes, blobs, timers = self._draft_extras or ({}, (), ())
         refusals = {number: error for number, error in outcomes.items() if error is not None}
-        settled = () if spending is None else spending.settlements(draft)
-        reserved = None if spending is None else spending.reservation(draft)
-        return Batch(draft, summary, tuple(outcomes), blobs, settled, reserved, refusals, timers)
+        settlements = () if spending is None else spending.settlements(draft)
+        reservation = None if spending is None else spending.reservation(draft)
+        return Batch(
+            draft, summary, tuple(outcomes), blobs, settlements, reservation, refusals, timers
+        )
 
     def _append(self, draft: ev.RecordedEvents) -> None:
         assert self.lease is not None

@@ -75,7 +75,7 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
         if secrets is not None:  # a transcript has what was journaled, and so masked
             messages, more = secrets.mask_value(messages), secrets.mask_value(more)
         ask = partial(self.wrapped.completion, messages, tools, cancelled=cancelled, **more)
-        return self._counted(ask, (messages, tools, more.get("system")), cancelled)
+        return self._count_call(ask, (messages, tools, more.get("system")), cancelled)
 
     @property
     def compact(self) -> Callable[..., Completion] | None:
@@ -89,10 +89,10 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
         if secrets is not None:
             messages, more = secrets.mask_value(messages), secrets.mask_value(more)
         ask = partial(self.wrapped.compact, messages, cancelled=cancelled, **more)
-        answer = self._counted(ask, (messages, (), more.get("system")), cancelled)
+        answer = self._count_call(ask, (messages, (), more.get("system")), cancelled)
         return answer if secrets is None else secrets.mask_value(answer)
 
-    def _counted(
+    def _count_call(
         self,
         ask: Callable[[], Completion],
         request: tuple[Any, Sequence[Any], str | None],

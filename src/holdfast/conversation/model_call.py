@@ -314,17 +314,17 @@ class ModelCall(ObjectStruct):
         context, token = self._context, answer.token
         fields, raw_calls = answer.fields(context.agent), answer.completion.calls
         verdicts: list[CallVerdict] = []
-        refused: dict[int, ToolResult] = {}
+        early_results: dict[int, ToolResult] = {}
         if raw_calls:
             raw_calls = context.agent.tools.with_canonical_names(raw_calls)
             verdicts = decide(context, raw_calls, token)
-            refused = self._calls.refuse_client_calls(
+            early_results = self._calls.refuse_client_calls(
                 raw_calls, verdicts, context.journal.fold.call_kinds.clients
             )
             choice = context.agent.models
             if choice is not None or context.agent.handoffs is not None:
-                refused |= refused_handoffs(raw_calls, partial(refusal, context), choice)
-        allowed: tuple[ToolCall, ...] = ()
+                early_results |= refused_handoffs(raw_calls, partial(refusal, context), choice)
+        runnable: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
         with context.journal as journal:
             for note in answer.notes:
@@ -340,36 +340,36 @@ class ModelCall(ObjectStruct):
                     f"The model's answer cannot be stored: {error.problem}"
                 ) from error
             asks: dict[str, str] = {}  # the calls that wait for a decision, and the reason
-            settled: set[str] = set()
+            settled_ids: set[str] = set()
             for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
-                if index not in refused:  # no decision is needed for a call that is not run
+                if index not in early_results:  # no decision is needed for a call that is not run
                     self._calls.write_decision(call, verdict)
                 if verdict.decision == "deny":
-                    settled.add(call.id)
+                    settled_ids.add(call.id)
                 elif verdict.decision == "ask":
                     asks[call.id] = verdict.reason
-            for index, result in refused.items():
+            for index, result in early_results.items():
                 self._calls.write_start(calls[index], 1)
                 self._calls.write_result(calls[index], result)
-                settled.add(calls[index].id)
+                settled_ids.add(calls[index].id)
             if not calls:
                 if (nudge := nudge_for(answer.completion)) is not None:
                     journal.tell_model(nudge)
             elif token and not context.closing:  # an interrupt that came before this answer
                 for call in calls:
-                    if call.id not in settled:
+                    if call.id not in settled_ids:
                         self._calls.write_refusal(call)
             elif context.may_ask:
-                open = journal.fold.opened([call for call in calls if call.id not in settled])
+                open = journal.fold.opened([call for call in calls if call.id not in settled_ids])
                 for call_id, reason in asks.items():
                     if call_id in open:
                         open[call_id].ask_reason = reason
-                allowed = tuple([item.call for item in turn(open.values()) if item.ready])
-                started = allowed[: context.agent.parallel_calls]
+                runnable = tuple([item.call for item in turn(open.values()) if item.ready])
+                started = runnable[: context.agent.parallel_calls]
                 for call in started:
                     self._calls.write_start(call, 1)
         if started:
-            self._calls.run(allowed, {call.id for call in started}, token)
+            self._calls.run(runnable, {call.id for call in started}, token)
 
 
 def _masked(secrets: Secrets, complete: Callable[[], Completion]) -> Completion:

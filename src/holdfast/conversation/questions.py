@@ -227,12 +227,12 @@ class UserQuestions(ObjectStruct):
             return next(iter(live.values()))
         if question_id in live:
             return live[question_id]
-        listed = f" These do: {', '.join(live)}." if live else " None does."
+        hint = f" These do: {', '.join(live)}." if live else " None does."
         if question_id is None and live:
-            raise ConfigurationError(f"Several questions wait for an answer; say which.{listed}")
+            raise ConfigurationError(f"Several questions wait for an answer; say which.{hint}")
         if question_id is None:
             raise NotPending("No question waits for an answer.")
-        raise NotPending(f"Question {question_id!r} does not wait for an answer.{listed}")
+        raise NotPending(f"Question {question_id!r} does not wait for an answer.{hint}")
 
     def _pending(self, question_id: str) -> bool:
         item = self._journal.fold.open.get(question_id.rpartition("?")[0])

@@ -172,18 +172,18 @@ def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
     if agent is None:
         return _replay(events, None)
     heads = {event.name: event for event in events if isinstance(event, ev.AgentConfigured)}
-    opened: list[Agent] = []
+    agents: list[Agent] = []
     try:
         for name in ("", *(name for name in heads if name)):
             if (one := find_agent(agent, name)) is not None:
                 one.connections.opened()
-                opened.append(one)
+                agents.append(one)
                 one.connections.connect(
                     [tool.name for tool in heads[name].tools] if name in heads else ()
                 )
         return _replay(events, agent)
     finally:
-        for one in opened:
+        for one in agents:
             one.connections.closed()
 
 
@@ -197,7 +197,7 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
             names = ever.setdefault(event.name, _Names(set(), set()))
             names.tools.update([tool.name for tool in event.tools])
             names.functions.update(functions_of(event.tools))
-    compared: ev.AgentConfigured | None = None  # the previous head
+    last_head: ev.AgentConfigured | None = None  # the previous head
     item_count = 0  # items of the transcript in the last equal request
     for request in requests(events, agent):
         answer = request.answer
@@ -212,11 +212,11 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         count, text = request.number, ""
         if not isinstance(request.action, CallModel):
             text = f"- the model is asked\n+ {_describe(request.action)}"
-        elif agent is not None and request.head is not compared:
+        elif agent is not None and request.head is not last_head:
             text = _head_differs(
-                request.head, compared, agent, ever.get(request.head.name, _Names(set(), set()))
+                request.head, last_head, agent, ever.get(request.head.name, _Names(set(), set()))
             )
-            compared = request.head
+            last_head = request.head
         if not text and answer.request_hash and request.is_known:
             hashed += 1
             if request.hash != answer.request_hash:

@@ -141,12 +141,12 @@ def pending_items(fold: Fold, awaited: Callable[[str], bool] = _any) -> tuple[Pe
     """Return all that a conversation waits for, in the order of its calls. A question counts if
     its id is `awaited`: its process lives."""
     pending: list[PendingItem] = []
-    offered = {item.call.id for item in fold.offers if not item.runner}
+    offered_ids = {item.call.id for item in fold.offers if not item.runner}
     for id, item in fold.open.items():
         if item.ask_reason is not None:
             pending.append(ApprovalRequest(item.call, item.ask_reason, item.risk))
         pending += [QuestionRequest(id, one) for one in item.questions if awaited(one.id)]
-        if id in offered:
+        if id in offered_ids:
             pending.append(ClientCallRequest(item.effective))
     return tuple(pending)
 
@@ -241,8 +241,8 @@ def result_commands(
     Calls can be claimed only while the conversation runs. The results are returned while it is
     paused, so that all of them precede the next request to the model.
     """
-    offered = [item.call.id for item in fold.offers]
-    answered_ids = [call_id for call_id in offered if call_id in results]
+    offered_ids = [item.call.id for item in fold.offers]
+    answered_ids = [call_id for call_id in offered_ids if call_id in results]
     commands: list[cmd.Command] = []
     if answered_ids:
         if fold.status is ConversationStatus.PAUSED:
@@ -251,7 +251,9 @@ def result_commands(
         commands.append(cmd.Pause())
         commands += [cmd.Return(call_id, runner, results[call_id]) for call_id in answered_ids]
     open = (
-        offered if answered_ids else [id for id, item in fold.open.items() if item.held_by_client]
+        offered_ids
+        if answered_ids
+        else [id for id, item in fold.open.items() if item.held_by_client]
     )
     reason = "the client gave no result."
     return [

@@ -235,11 +235,11 @@ class _Script:
         if self._journal.secrets is not None:
             call = self._journal.secrets.mask_value(call)
         self._call_count += 1
-        recorded = self._recorded.get(call.id)
-        if recorded is None:
+        earlier = self._recorded.get(call.id)
+        if earlier is None:
             self._new.append(call)
-        elif (recorded.name, recorded.arguments_hash) != (call.name, call.arguments_hash):
-            how = f"call {call.id} is now {_brief(call)}, not {_brief(recorded)}"
+        elif (earlier.name, earlier.arguments_hash) != (call.name, call.arguments_hash):
+            how = f"call {call.id} is now {_brief(call)}, not {_brief(earlier)}"
             raise ScriptDiverged(DIVERGED.format(how=how))
         return call
 
@@ -331,7 +331,7 @@ class _Script:
         clients = [call for call in calls if tools[call.name].executor == "client"]
         verdicts = decide(context, calls, self._token)
         names = {call.name for call in clients}
-        refused = self._calls.refuse_client_calls(calls, verdicts, names)
+        refusals = self._calls.refuse_client_calls(calls, verdicts, names)
         ready: list[ToolCall] = []
         started: list[ToolCall] = []
         with journal:
@@ -345,12 +345,12 @@ class _Script:
             )
             before = [item for item in journal.fold.open.values() if item.parent == self._id]
             items = {item.call.id: item for item in before} | made_by_script(event)
-            for index, result in refused.items():
+            for index, result in refusals.items():
                 self._calls.write_start(calls[index], 1)
                 self._calls.write_result(calls[index], result)
                 del items[calls[index].id]
             for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
-                if index in refused:
+                if index in refusals:
                     continue
                 self._calls.write_decision(call, verdict)
                 if verdict.decision == "deny":
