@@ -119,7 +119,7 @@ class A2ADoor:
                     route.app = _plain_json(route.app)
                     agent_routes.append(route)
             for route in agent_routes:
-                route.app = _bounded(service, route.app)
+                route.app = _with_body_limit(service, route.app)
             places = [path + CARD_PATH, path + OLD_PATH + CARD_PATH]
             places += [] if CARD_PATH in service.open else [CARD_PATH]
             for place in places:
@@ -197,7 +197,7 @@ def _of_json(endpoint: Any) -> Any:
     return checked
 
 
-def _bounded(service: Service, app: Any) -> Any:
+def _with_body_limit(service: Service, app: Any) -> Any:
     """Return an application that is given a body only after it was found small."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:

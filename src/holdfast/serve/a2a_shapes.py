@@ -225,7 +225,7 @@ class TaskView:
         self._history: list[Json] = []
         self._files: list[Json] = []
         self._offers: set[str] = set()  # ids of calls that offer a file
-        self._asked: dict[str, str] = {}  # open questions by id
+        self._open_questions: dict[str, str] = {}  # open questions by id
         self._interrupted = False
         self._replies = False  # the agent found that the last message asks for no work
         self._working = False
@@ -236,7 +236,7 @@ class TaskView:
         view = copy(self)
         view._pieces = AnswerPieces()
         view._history, view._files = [*self._history], [*self._files]
-        view._offers, view._asked = {*self._offers}, {**self._asked}
+        view._offers, view._open_questions = {*self._offers}, {**self._open_questions}
         return view
 
     def take(self, item: TurnItem) -> Generator[Json]:
@@ -262,7 +262,7 @@ class TaskView:
                 if item.text:
                     self._history.append(self._message(item.text, item.id))
             case ev.DecisionMade():
-                self._history += self._exchanged(item)
+                self._history += self._exchange(item)
             case ev.ToolCallFinished() if item.call_id in self._offers:
                 for block in item.result.content:
                     if isinstance(block, ResourceLink):
@@ -276,12 +276,12 @@ class TaskView:
             case _:
                 pass
 
-    def _exchanged(self, event: ev.DecisionMade) -> Generator[Json]:
+    def _exchange(self, event: ev.DecisionMade) -> Generator[Json]:
         """Yield a question that is answered now with the answer, or the decision about a call."""
         if event.question is not None:
-            self._asked[event.question.id] = event.question.message
+            self._open_questions[event.question.id] = event.question.message
         elif event.decision in ("approve", "reject"):
-            if question := self._asked.pop(event.question_id, ""):
+            if question := self._open_questions.pop(event.question_id, ""):
                 yield self._message(question, f"{event.id}-question")
             answer = list((event.arguments or {}).values()) if event.question_id else []
             text = event.reason or event.decision

@@ -96,7 +96,7 @@ def refusing() -> Generator[None]:
 class _StartedTask(NamedTuple):
     """A task whose turn has begun, as it was before."""
 
-    found: TaskAt
+    task: TaskAt
     reader: TurnReader
 
     async def leave(self) -> None:
@@ -217,7 +217,7 @@ class Tasks:
         return [self._send(context, task, message)]
 
     @asynccontextmanager
-    async def _started(
+    async def _start_turn(
         self, params: Any, context: Any, streams: bool
     ) -> AsyncGenerator[_StartedTask]:
         """Carry out a message; yield its task."""
@@ -237,7 +237,7 @@ class Tasks:
         the agent makes no task."""
         with refusing():
             async with (
-                self._started(params, context, False) as (task, reader),
+                self._start_turn(params, context, False) as (task, reader),
                 aclosing(reader.items()) as items,
             ):
                 async for item in items:
@@ -255,7 +255,7 @@ class Tasks:
     async def on_message_send_stream(self, params: Any, context: Any) -> AsyncGenerator[Any]:
         """Carry out a message, and yield the task and its updates."""
         with refusing():
-            async with self._started(params, context, True) as (task, reader):
+            async with self._start_turn(params, context, True) as (task, reader):
                 if task.rest.seq == reader.fold.last_seq and task.state in shapes.TERMINAL:
                     yield task.task(_history(params.configuration))
                     return
@@ -292,7 +292,7 @@ class Tasks:
                     return
                 seq = rest.seq
                 tenant = context.state["caller"].tenant
-                if not await _changed(self._service, tenant, params.id, seq):
+                if not await _wait_for_event(self._service, tenant, params.id, seq):
                     return
 
     async def on_cancel_task(self, params: Any, context: Any) -> Any:
@@ -319,7 +319,9 @@ class Tasks:
             if not 0 < page_size <= _MAX_PAGE:
                 raise errors.ConfigurationError(f"pageSize takes 1 to {_MAX_PAGE}.")
             filters = json_of(params)
-            page, total, token = await self._service.read(self._listed, context, filters, page_size)
+            page, total, token = await self._service.read(
+                self._list_tasks, context, filters, page_size
+            )
             messages = [
                 one.task(_history(params) or 0, bool(params.include_artifacts)) for one in page
             ]
@@ -328,7 +330,7 @@ class Tasks:
             listed.next_page_token = token
             return listed
 
-    def _listed(
+    def _list_tasks(
         self, context: Any, filters: shapes.Json, page_size: int
     ) -> tuple[list[TaskAt], int, str]:
         """Return a page of tasks, the number of all, and the token of the next page."""
@@ -384,7 +386,7 @@ class Tasks:
             await self._service.change(self._pushes.remove, context, params.task_id, params.id)
 
 
-async def _changed(service: Service, tenant: str, id: str, seq: int) -> bool:
+async def _wait_for_event(service: Service, tenant: str, id: str, seq: int) -> bool:
     """Wait for an event after `seq`. Return False if none can come any more."""
     feed = await service.change(service.host.feed, tenant, id)
     with feed.subscribe(asyncio.get_running_loop()) as reader:

@@ -61,13 +61,13 @@ class TaskViews:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # By tenant, id and time of creation, the one of the oldest use first.
-        self._known: dict[tuple[str, str, datetime], tuple[int, shapes.TaskView]] = {}
+        self._views: dict[tuple[str, str, datetime], tuple[int, shapes.TaskView]] = {}
 
     def at(self, tenant: str, item: Item, session: HostedSession, folded: Fold) -> TaskAt:
         """Return the task at the moment of a fold."""
         key, last = (tenant, item.id, item.created), folded.last_seq
         with self._lock:
-            seq, view = self._known.pop(key, (item.parent_seq, None))
+            seq, view = self._views.pop(key, (item.parent_seq, None))
         if view is None or seq > last:
             seq, view = item.parent_seq, _view(item.id, item.tags, item.workspace)
         view = view.copy()
@@ -75,9 +75,9 @@ class TaskViews:
             for _ in view.take(event):
                 pass
         with self._lock:
-            if len(self._known) >= _MOST_VIEWS:
-                del self._known[next(iter(self._known))]
-            self._known[key] = last, view.copy()
+            if len(self._views) >= _MOST_VIEWS:
+                del self._views[next(iter(self._views))]
+            self._views[key] = last, view.copy()
         return TaskAt(session, view, session.rest(folded), item.workspace)
 
 

@@ -214,7 +214,7 @@ class ACPAgent:
             raise ConfigurationError(f"cwd takes an absolute path, not {cwd[:200]!r}.")
         loop = asyncio.get_running_loop()
         access = ClientAccess(self._client, loop, id, self._capabilities)
-        session = await asyncio.to_thread(self._opened, access, cwd, servers, mode, new)
+        session = await asyncio.to_thread(self._open_session, access, cwd, servers, mode, new)
         self._sessions[id] = session
 
         def decided(event: ev.AnyEvent) -> None:
@@ -226,7 +226,7 @@ class ACPAgent:
         session.conversation.conversation.register_event_callback(decided)
         return session
 
-    def _opened(
+    def _open_session(
         self, access: ClientAccess, cwd: str, servers: Sequence[Any], mode: Mode, new: bool
     ) -> EditorSession:
         place = self._open_place(Path(cwd), access.files)

@@ -85,7 +85,7 @@ class EditorSession:
             self._later.cancel()
         async with self.lock:
             if self._questions.cancels == cancels:
-                rest = await self._drive(cancels, self._said(content))
+                rest = await self._drive(cancels, self._command_of(content))
                 if self._questions.cancels == cancels:
                     return PromptResponse(stop_reason=self._stop_reason(rest))
             for one in self.conversation.pending():
@@ -147,7 +147,7 @@ class EditorSession:
 
     # --- turns ---
 
-    def _said(self, content: tuple[Content, ...]) -> TurnCommand:
+    def _command_of(self, content: tuple[Content, ...]) -> TurnCommand:
         """Return the command that a prompt is: a message, or the answer to a question that the
         client has no form for."""
         text = text_of(content)
@@ -163,11 +163,11 @@ class EditorSession:
         the lock."""
         self._turn = object()
         try:
-            return await self._driven(cancels, commands)
+            return await self._drive_to_rest(cancels, commands)
         finally:
             self._turn = None
 
-    async def _driven(self, cancels: int, commands: tuple[TurnCommand, ...]) -> Rest:
+    async def _drive_to_rest(self, cancels: int, commands: tuple[TurnCommand, ...]) -> Rest:
         first = commands
         while True:
             rest = None

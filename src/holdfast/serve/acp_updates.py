@@ -84,7 +84,7 @@ class SessionUpdates:
                     yield helpers.update_user_message(_block(block))
             case ev.AssistantReplied() | ev.CodeCallsMade():
                 for call in item.calls:
-                    yield self._begun(call)
+                    yield self._start_update(call)
             case ev.DecisionMade(question=ev.Question() as question):
                 yield helpers.update_agent_message_text(
                     f"{question.message} {question.url}".strip()
@@ -100,7 +100,7 @@ class SessionUpdates:
             case CallProgress():
                 yield helpers.update_tool_call(item.call_id, content=_texts(item.message))
             case ev.ToolCallFinished():
-                yield from self._finished(item.call_id, item.result, live)
+                yield from self._result_updates(item.call_id, item.result, live)
             case ev.ConversationLabelled(title=str() as title):
                 yield SessionInfoUpdate(session_update="session_info_update", title=title)
             case _:
@@ -117,7 +117,7 @@ class SessionUpdates:
         elif change := _change_of(call, read):
             content = [self._diff(change)]
         elif text := call.arguments.get("command") or call.arguments.get("patch"):
-            content = _texts(_fenced(str(text)))
+            content = _texts(_fence(str(text)))
         if item.reason and item.reason not in APPROVAL:
             content += _texts(item.reason)
         return ToolCallUpdate(
@@ -135,7 +135,7 @@ class SessionUpdates:
         text = item.question.message
         return ToolCallUpdate(tool_call_id=item.key, title=text, content=_texts(text))
 
-    def _begun(self, call: ToolCall) -> SessionUpdate:
+    def _start_update(self, call: ToolCall) -> SessionUpdate:
         line = call.arguments.get("offset")
         return helpers.start_tool_call(
             call.id,
@@ -148,7 +148,9 @@ class SessionUpdates:
             raw_input=call.arguments,
         )
 
-    def _finished(self, call_id: str, result: ToolResult, live: bool) -> Iterator[SessionUpdate]:
+    def _result_updates(
+        self, call_id: str, result: ToolResult, live: bool
+    ) -> Iterator[SessionUpdate]:
         if steps := plan_of(result, {}):
             yield helpers.update_plan(
                 helpers.plan_entry(step.step, status=_STATES.get(step.state, "pending"))
@@ -164,7 +166,7 @@ class SessionUpdates:
             changes = changes_in(diff, created=meta.get("created") is True)
             content = [self._diff(change) for change in changes[:_MAX_HUNKS]]
         if not content:
-            as_text = _fenced if "exitCode" in meta else str
+            as_text = _fence if "exitCode" in meta else str
             content = [
                 helpers.tool_content(
                     helpers.text_block(as_text(block.text))
@@ -260,7 +262,7 @@ def _content(block: Any) -> Content:
         case _:
             resource = block.resource
             if hasattr(resource, "text"):
-                text = f"{resource.uri}:\n{_fenced(resource.text)}"
+                text = f"{resource.uri}:\n{_fence(resource.text)}"
                 return TextContent(text)
             kind = resource.mime_type or "application/octet-stream"
             name = os.path.basename(resource.uri)
@@ -296,7 +298,7 @@ def _texts(text: str) -> list[ToolCallContentVariant]:
     return [helpers.tool_content(helpers.text_block(text))]
 
 
-def _fenced(text: str) -> str:
+def _fence(text: str) -> str:
     """Return a text as a block of code in Markdown."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

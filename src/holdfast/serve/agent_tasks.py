@@ -99,7 +99,7 @@ class AgentTasks:
         request: Any = context.request
         if context.protocol_version < "2026-07-28":
             raise MCPError(METHOD_NOT_FOUND, f"{method} needs MCP 2026-07-28.")
-        if not _declared(context):
+        if not _supports_tasks(context):
             needed: Any = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
             text = f"{method} needs the extension {EXTENSION}."
             raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, text, needed)
@@ -118,16 +118,16 @@ class AgentTasks:
     ) -> dict[str, Any] | None:
         """Begin a turn, and return its task, which works. None for a client that knows no tasks,
         and if no turn begins: the call of the tool says what is wrong."""
-        if context.protocol_version < "2026-07-28" or not _declared(context):
+        if context.protocol_version < "2026-07-28" or not _supports_tasks(context):
             return None
         try:
-            return await asyncio.to_thread(self._begun, arguments)
+            return await asyncio.to_thread(self._begin_task, arguments)
         except HoldfastError:
             return None
 
     # --- tasks ---
 
-    def _begun(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _begin_task(self, arguments: dict[str, Any]) -> dict[str, Any]:
         values = self.tool.validate(arguments)
         message, id = values.get("message", ""), values.get("conversation_id", "")
         session = session_of(self._door, message, id, self._tag)
@@ -241,7 +241,7 @@ def _head(id: str, events: Sequence[ev.AnyEvent], seq: int) -> dict[str, Any]:
     }
 
 
-def _declared(context: ServerRequestContext[Any]) -> bool:
+def _supports_tasks(context: ServerRequestContext[Any]) -> bool:
     capabilities = context.session.client_capabilities
     return capabilities is not None and EXTENSION in (capabilities.extensions or {})
 

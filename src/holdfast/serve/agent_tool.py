@@ -105,7 +105,9 @@ def _turns(session: LocalSession, commands: Sequence[TurnCommand], context: Tool
         while True:
             context.cancelled.raise_if_set()
             rest = _rest_of(session.turn(cursor, *commands), context)
-            answers = [answer for one in rest.pending if (answer := _asked(one, session, context))]
+            answers = [
+                answer for one in rest.pending if (answer := _ask_user(one, session, context))
+            ]
             if not answers:
                 return rest
             cursor, commands = rest.seq, answers
@@ -128,7 +130,7 @@ def _rest_of(items: Iterable[TurnItem], context: ToolContext) -> Rest:
     raise AssertionError("a turn ends with a rest")
 
 
-def _asked(item: PendingItem, session: LocalSession, context: ToolContext) -> TurnCommand | None:
+def _ask_user(item: PendingItem, session: LocalSession, context: ToolContext) -> TurnCommand | None:
     """Ask the client's user about one thing. Return the command, or None without an answer."""
     if not context.reachable:
         return None

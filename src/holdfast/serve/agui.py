@@ -208,22 +208,22 @@ class _KnownMessages:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # By tenant and id, that of the oldest use first: a seq, the id of its event, and the ids.
-        self._found: dict[tuple[str, str], tuple[int, str, frozenset[str]]] = {}
+        self._ids_by_conversation: dict[tuple[str, str], tuple[int, str, frozenset[str]]] = {}
 
     def ids(self, tenant: str, session: HostedSession, last: int) -> frozenset[str]:
         """Return the ids of the messages up to the event `last`, at least the recent ones."""
         key = tenant, session.id
         with self._lock:
-            seq, id, ids = self._found.pop(key, (0, "", frozenset[str]()))
+            seq, id, ids = self._ids_by_conversation.pop(key, (0, "", frozenset[str]()))
         events = session.events(seq - 1, last) if 0 < seq <= last else []
         if not events or events[0].id != id:
             ids, events = frozenset[str](), session.events(max(0, last - _RECENT), last)
         ids |= {event.id for event in events if isinstance(event, ev.MessageAdded)}
         with self._lock:
-            if len(self._found) >= _MOST_KNOWN:
-                del self._found[next(iter(self._found))]
+            if len(self._ids_by_conversation) >= _MOST_KNOWN:
+                del self._ids_by_conversation[next(iter(self._ids_by_conversation))]
             if events:
-                self._found[key] = last, events[-1].id, ids
+                self._ids_by_conversation[key] = last, events[-1].id, ids
         return ids
 
 
@@ -235,42 +235,42 @@ class _AguiRun:
         service: Service,
         tenant: str,
         agent: Published,
-        asked: RunAgentInput,
-        known: _KnownMessages,
+        body: RunAgentInput,
+        known_messages: _KnownMessages,
     ) -> None:
         self._service = service
         self._tenant = tenant
         self._agent = agent
-        self._asked = asked
-        self._known = known
+        self._body = body
+        self._known_messages = known_messages
         self._door = HostedDoor(service.host, tenant, service.change)
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Yield the run's server-sent events. Errors are events, too. When its last front end has
         gone, the run is interrupted."""
-        body = self._asked
+        body = self._body
         about = {"threadId": body.thread_id, "runId": body.run_id}
-        yield _encoded({"type": "RUN_STARTED", **about, "protocolVersion": "1.0"})
+        yield _encode({"type": "RUN_STARTED", **about, "protocolVersion": "1.0"})
         try:
             beginning = self._service.change(self._begin, asyncio.get_running_loop())
             turn = await undisturbed(beginning, _AguiTurn.leave)
             try:
                 run = AguiEvents(body.thread_id, body.run_id, body.state, turn.fold)
                 if started := run.start(turn.snapshot):
-                    yield b"".join(map(_encoded, started))
+                    yield b"".join(map(_encode, started))
                 async for items in turn.turn.batches():  # one write for each
-                    frames = [_encoded(event) for item in items for event in run.feed(item)]
+                    frames = [_encode(event) for item in items for event in run.feed(item)]
                     if frames or any(isinstance(item, Silence) for item in items):
                         yield b"".join(frames) or b": ping\n\n"
             finally:
                 await asyncio.shield(asyncio.ensure_future(turn.leave()))
         except HoldfastError as error:
             code = type(error).__name__
-            yield _encoded({"type": "RUN_ERROR", "message": str(error), "code": code})
+            yield _encode({"type": "RUN_ERROR", "message": str(error), "code": code})
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> _AguiTurn:
         """Find or make the conversation, and begin the turn. Blocks."""
-        body, host, tenant = self._asked, self._service.host, self._tenant
+        body, host, tenant = self._body, self._service.host, self._tenant
         for id in (body.thread_id, body.run_id, *(one.id for one in body.messages)):
             if not 0 < len(id) <= _MAX_ID:
                 raise ConfigurationError(f"An id takes 1 to {_MAX_ID} characters.")
@@ -288,7 +288,7 @@ class _AguiRun:
             chat = parse_request(_chat(self._agent.name, body, past), self._agent)
             host.chats.append(tenant, id, history_events(chat, self._agent.name))
             folded = session.fold()
-        ids = self._known.ids(tenant, session, folded.last_seq)
+        ids = self._known_messages.ids(tenant, session, folded.last_seq)
         commands = _commands(body, folded, session.rest(folded).pending)
         commands += [cmd.Send(content, id) for id, content in messages if id not in ids]
         snapshot = None
@@ -413,5 +413,5 @@ def _chat(model: str, body: RunAgentInput, past: Sequence[AguiMessage] = ()) -> 
     return ChatRequest(model, [*messages, ChatMessage("user", "-")], tools=tools)
 
 
-def _encoded(event: Json) -> bytes:
+def _encode(event: Json) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(event)

@@ -69,30 +69,35 @@ class AguiEvents:
             case ev.AssistantReplied():
                 self._usage += item.usage
                 self._model = item.model
-                found = [*self._text(item), *self._end()]
+                events = [*self._text(item), *self._end()]
                 parent = self._parent or self._new_id()
                 for call in item.calls:
-                    found += tool_call(wire_id(call.id), call.name, call.raw_arguments, parent)
+                    events += tool_call(wire_id(call.id), call.name, call.raw_arguments, parent)
                 self._parent = ""
-                return [*found, *self._applied(item)]
+                return [*events, *self._apply(item)]
             case ev.CodeCallsMade():
-                found = self._end()
+                events = self._end()
                 for call in item.calls:
-                    found += tool_call(wire_id(call.id), call.name, call.raw_arguments, item.id)
-                return [*found, *self._applied(item)]
+                    events += tool_call(wire_id(call.id), call.name, call.raw_arguments, item.id)
+                return [*events, *self._apply(item)]
             case ev.ToolCallFinished() if item.call_id in self._fold.open:
                 result = {"messageId": item.id, "toolCallId": wire_id(item.call_id)}
                 text = text_of(item.result.content)
-                found = {"type": "TOOL_CALL_RESULT", **result, "content": text, "role": "tool"}
-                return [found, *self._applied(item)]
+                tool_result = {
+                    "type": "TOOL_CALL_RESULT",
+                    **result,
+                    "content": text,
+                    "role": "tool",
+                }
+                return [tool_result, *self._apply(item)]
             case ev.Event():
-                return self._applied(item)
+                return self._apply(item)
             case Rest():
                 return [*self._end(), self._outcome(item)]
             case _:
                 return []
 
-    def _applied(self, event: ev.AnyEvent) -> list[Json]:
+    def _apply(self, event: ev.AnyEvent) -> list[Json]:
         """Apply an event, and return the change of the state."""
         before = self._fold.plan
         self._fold.apply(event)

@@ -151,7 +151,7 @@ class LocalSession:
         return self._turn(after_seq, commands, threading.Event())
 
     def _turn(
-        self, after_seq: int, commands: Sequence[TurnCommand], left: threading.Event
+        self, after_seq: int, commands: Sequence[TurnCommand], stop: threading.Event
     ) -> Generator[TurnItem]:
         hosting = self._hosting
         journal, awaits, seq = hosting.journal, hosting.questions.awaits, after_seq
@@ -171,7 +171,7 @@ class LocalSession:
             hosting.interrupt,
             lambda: (
                 bool(below)
-                or left.is_set()
+                or stop.is_set()
                 or (journal.fold.status is RUNNING and waits(journal.fold, awaits))
             ),
         )
@@ -185,7 +185,7 @@ class LocalSession:
             if isinstance(item, CallProgress):  # so calls say what their conversations wait for
                 below[:] = asked_below(hosting, decided)
         with journal.changed:
-            ended = journal.closed or left.is_set()
+            ended = journal.closed or stop.is_set()
         if not ended:
             below[:] = asked_below(hosting, decided)
         with journal.changed:
@@ -204,7 +204,7 @@ class LocalSession:
 
     async def stream(self, after_seq: int, *commands: TurnCommand) -> AsyncGenerator[TurnItem]:
         """Yield the same as `turn`, on an event loop."""
-        loop, left = asyncio.get_running_loop(), threading.Event()
+        loop, stop = asyncio.get_running_loop(), threading.Event()
         queue: asyncio.Queue[TurnItem | BaseException] = asyncio.Queue()
 
         def put(item: TurnItem | BaseException) -> None:
@@ -213,7 +213,7 @@ class LocalSession:
 
         def work() -> None:
             try:
-                for item in self._turn(after_seq, commands, left):
+                for item in self._turn(after_seq, commands, stop):
                     put(item)
             except BaseException as error:
                 put(error)
@@ -228,7 +228,7 @@ class LocalSession:
                 if isinstance(item, Rest):
                     return
         finally:
-            left.set()
+            stop.set()
             with self._hosting.journal.changed:
                 self._hosting.journal.changed.notify_all()
 

@@ -24,8 +24,8 @@ _YES: dict[str, Any] = {"type": "object", "properties": {}}  # the form of a que
 
 
 class McpQuestions:
-    """The questions of one call, for `ToolContext(asks=)`. `asked` is the question that a modern
-    client must get as the call's result; `renew` replaces it."""
+    """The questions of one call, for `ToolContext(asks=)`. `question` is set to the question that
+    a modern client must get as the call's result; `renew` replaces it."""
 
     def __init__(self, context: ServerRequestContext[Any], modern: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -35,7 +35,7 @@ class McpQuestions:
         self._offered = capabilities is not None and capabilities.elicitation is not None
         self._answer: Future[Any] = Future()
         self.declined = False  # the last question, in so many words: not dismissed, not timed out
-        self.asked: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self.question: asyncio.Future[dict[str, Any]] = self._loop.create_future()
 
     @property
     def reachable(self) -> bool:
@@ -60,7 +60,7 @@ class McpQuestions:
         self.declined = False
         request: Future[Any] | None = None
         if self._modern:
-            self._loop.call_soon_threadsafe(self.asked.set_result, form_request(text, form))
+            self._loop.call_soon_threadsafe(self.question.set_result, form_request(text, form))
         else:
             session, id = self._context.session, self._context.request_id
             work = session.elicit_form(text, form, related_request_id=id)
@@ -83,7 +83,7 @@ class McpQuestions:
 
     def renew(self, response: Any) -> None:
         """Take a modern client's response. Runs on the loop's thread."""
-        self.asked = self._loop.create_future()
+        self.question = self._loop.create_future()
         if not self._answer.done():
             self._answer.set_result((response.action, response.content))
 

@@ -159,7 +159,7 @@ class ResponseTurn:
         self.output.append(item)
         return len(self.output) - 1, item
 
-    def _added(self, item: Json) -> list[Json]:
+    def _add_whole(self, item: Json) -> list[Json]:
         """Add an item that comes whole, in an event for its begin and one for its end."""
         index, _ = self._add(item)
         added = {**item, "status": "in_progress"} if "status" in item else item
@@ -277,7 +277,7 @@ class ResponseTurn:
                     arguments = msgspec.json.encode(question_form).decode()
                     events += self._function(name, ASK, arguments)
                 case ApprovalRequest(call=call):
-                    events += self._added(
+                    events += self._add_whole(
                         {
                             "id": f"mcpr_{name}",
                             "type": "mcp_approval_request",

@@ -96,7 +96,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         responses = _Responses(service, service.caller(request).tenant)
         try:
             if not stream:
-                turn = await service.read(responses.found, response_id)
+                turn = await service.read(responses.find, response_id)
                 return answer(turn.resource())
             loop = asyncio.get_running_loop()
             beginning = service.change(responses.again, response_id, loop)
@@ -116,7 +116,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         """Interrupts the run of a response. One that is complete stays as it is."""
         responses = _Responses(service, service.caller(request).tenant)
         try:
-            return answer((await service.change(responses.cancelled, response_id)).resource())
+            return answer((await service.change(responses.cancel, response_id)).resource())
         except Exception as error:
             return failed_response(error)
 
@@ -199,18 +199,18 @@ class RunningResponse(NamedTuple):
     async def events(self, number: int = -1) -> AsyncGenerator[bytes]:
         """Yield the server-sent events after a sequence number."""
         for event in after(self.turn.start(), number):
-            yield _encoded(event)
+            yield _encode(event)
         async with aclosing(self.items()) as items:
             async for item in items:
                 events = after(self.turn.feed(item), number)
-                if frames := b"".join(map(_encoded, events)):  # one write per item
+                if frames := b"".join(map(_encode, events)):  # one write per item
                     yield frames
                 if isinstance(item, Silence):
                     yield b": ping\n\n"
         yield b"data: [DONE]\n\n"
 
 
-def _encoded(event: Json) -> bytes:
+def _encode(event: Json) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 
@@ -257,7 +257,7 @@ class _Responses:
                 raise ConfigurationError(
                     "input: with previous_response_id, send only what is new: no answers."
                 )
-            session, folded = self._continued(row)
+            session, folded = self._continue(row)
             rest = session.rest(folded)
             if not rests(folded) and not rest.pending:
                 raise Conflict(
@@ -305,7 +305,7 @@ class _Responses:
             raise
         return RunningResponse(turn, reader)
 
-    def _continued(self, row: ResponseRow) -> tuple[HostedSession, Fold]:
+    def _continue(self, row: ResponseRow) -> tuple[HostedSession, Fold]:
         """Return the conversation that goes on after a response: a fork of it, if another response
         has continued it."""
         following = self._rows.next_response(self._tenant, row)
@@ -326,14 +326,14 @@ class _Responses:
 
     def again(self, id: str, loop: asyncio.AbstractEventLoop) -> RunningResponse:
         """Return a response, to be fed with its items from the beginning."""
-        row, turn, items = self._recorded(id)
+        row, turn, items = self._load(id)
         if items and isinstance(items[-1], Rest):
             return RunningResponse(turn, None, tuple(items))
         return RunningResponse(turn, self._door.find(row.conversation).follow(loop, row.seq))
 
-    def found(self, id: str) -> ResponseTurn:
+    def find(self, id: str) -> ResponseTurn:
         """Return a response as it is now."""
-        row, turn, items = self._recorded(id)
+        row, turn, items = self._load(id)
         turn.start()
         for item in items:
             turn.feed(item)
@@ -341,7 +341,7 @@ class _Responses:
             self._door.find(row.conversation).hold(turn.rest)
         return turn
 
-    def _recorded(self, id: str) -> tuple[ResponseRow, ResponseTurn, list[TurnItem]]:
+    def _load(self, id: str) -> tuple[ResponseRow, ResponseTurn, list[TurnItem]]:
         """Return a response before its first item, and its items so far: with a `Rest` at the end
         if it is over."""
         row = self._row(id)
@@ -357,12 +357,12 @@ class _Responses:
             rest = self._door.find(row.conversation).rest(folded)
         return row, turn, [*events, *([rest] if rests(folded) or rest.pending else [])]
 
-    def cancelled(self, id: str) -> ResponseTurn:
-        row, _, items = self._recorded(id)
+    def cancel(self, id: str) -> ResponseTurn:
+        row, _, items = self._load(id)
         if not (items and isinstance(items[-1], Rest)):
             self._door.find(row.conversation).execute(cmd.Interrupt())
         deadline = time.monotonic() + _CANCEL_SECONDS
-        while (turn := self.found(id)).status == "in_progress" and time.monotonic() < deadline:
+        while (turn := self.find(id)).status == "in_progress" and time.monotonic() < deadline:
             time.sleep(0.02)
         return turn
 

@@ -112,14 +112,14 @@ class Outputs:
         made_for, check = self._checks.get(tool.name, (None, str))
         if made_for is not tool:
             check = (
-                schemas.result_checker(tool.name, schema) if tool.untrusted else _compiled(schema)
+                schemas.result_checker(tool.name, schema) if tool.untrusted else _compile(schema)
             )
             self._checks[tool.name] = (tool, check)
         problem = check(tool_result.structured_content)
         return f"its result does not fit its output schema: {problem}" if problem else ""
 
 
-def _compiled(schema: dict[str, Any]) -> Callable[[Any], str]:
+def _compile(schema: dict[str, Any]) -> Callable[[Any], str]:
     from jsonschema import Draft202012Validator, exceptions
     from jsonschema.validators import validator_for
     from referencing import Registry

@@ -248,8 +248,8 @@ class ToolServer:
         self, context: ServerRequestContext[Any], params: mcp_types.CallToolRequestParams
     ) -> dict[str, Any]:
         if params.request_state is not None:
-            call = self._answered(params)
-            return await self._until_asked(call, params.name, context)
+            call = self._take_answer(params)
+            return await self._wait_for_outcome(call, params.name, context)
         if self._tasks is not None and params.name == self._tasks.tool.name:
             task = await self._tasks.begin(context, params.arguments or {})
             if task is not None:
@@ -302,14 +302,14 @@ class ToolServer:
         except BaseException:
             self._end(call)
             raise
-        return await self._until_asked(call, params.name, context)
+        return await self._wait_for_outcome(call, params.name, context)
 
     def _end(self, call: _LiveCall) -> None:
         self._running.discard(call.cancelled)
         if not call.done.done() or call.done.cancelled():
             call.cancelled.cancel()
 
-    def _answered(self, params: mcp_types.CallToolRequestParams) -> _LiveCall:
+    def _take_answer(self, params: mcp_types.CallToolRequestParams) -> _LiveCall:
         """Return the call that a modern client's answer belongs to."""
         call = self._asking.pop(params.request_state or "", None)
         if call is None:
@@ -321,22 +321,22 @@ class ToolServer:
         call.questions.renew(response)
         return call
 
-    async def _until_asked(
+    async def _wait_for_outcome(
         self, call: _LiveCall, name: str, context: ServerRequestContext[Any]
     ) -> dict[str, Any]:
         """Return the result of a call, or its question to the user of a modern client."""
-        done, modern, questions = call.done, _is_modern(context), call.questions.asked
+        done, modern, question_ready = call.done, _is_modern(context), call.questions.question
         sending = None
         if call.progress is not None:
             sending = asyncio.create_task(
                 call.progress.send_until(done, context.session.report_progress)
             )
         try:
-            await asyncio.wait({done, questions}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({done, question_ready}, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
                 state = secrets.token_hex(16)
                 self._asking[state] = call
-                requests = {"answer": questions.result()}
+                requests = {"answer": question_ready.result()}
                 question = {"inputRequests": requests, "requestState": state}
                 return {"resultType": "input_required", **question}
             if sending is not None:
