@@ -455,8 +455,8 @@ class FaultyServing(Serving):
     def finish(self, wake: Wake, again_after: float | None = None) -> None:
         self._inner.finish(wake, again_after)
 
-    def restore(self, wakes: Sequence[Wake], lost: Sequence[str]) -> set[str]:
-        return set() if self._deaf else self._inner.restore(wakes, lost)
+    def restore(self, wakes: Sequence[Wake], lost_workers: Sequence[str]) -> set[str]:
+        return set() if self._deaf else self._inner.restore(wakes, lost_workers)
 
     def stop(self) -> None:
         self._inner.stop()

@@ -45,7 +45,7 @@ from holdfast.errors import (
 )
 from holdfast.llm.completion import Delta
 from holdfast.remote import follower, server_client
-from holdfast.remote.failures import failure, named
+from holdfast.remote.failures import error_by_name, failure
 from tests.remote_parts import KEY, Proxy, StubServer, _Handler, connections
 from tests.waiting import until
 
@@ -390,8 +390,8 @@ def test_the_servers_errors_are_raised_as_what_they_are() -> None:
         failure(404, b"<html>not found</html>", "http://x", "GET /"), ConversationNotFound
     )
     assert "<html>" in str(failure(500, b"<html>oh</html>", "http://x", "GET /"))
-    assert isinstance(named("NoSuchFile", "gone"), FileNotFoundError)
-    assert not isinstance(named("BaseException", "x"), SystemExit)
+    assert isinstance(error_by_name("NoSuchFile", "gone"), FileNotFoundError)
+    assert not isinstance(error_by_name("BaseException", "x"), SystemExit)
 
 
 def test_redirects_are_not_followed() -> None:

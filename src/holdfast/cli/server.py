@@ -284,7 +284,7 @@ class ServerConversations:
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
         """Have the server carry out a command, unless it has seen the `key` before."""
         what, body = _order(command)
-        self._link.request("POST", f"{conversation_path(id)}/{what}", body, once=key)
+        self._link.request("POST", f"{conversation_path(id)}/{what}", body, idempotency_key=key)
         return True
 
     def refusal(self, id: str, key: str) -> str:

@@ -76,9 +76,9 @@ class Serving(Protocol):
         seconds. Does not block."""
         ...
 
-    def restore(self, wakes: Sequence[Wake], lost: Sequence[str]) -> set[str]:
+    def restore(self, wakes: Sequence[Wake], lost_workers: Sequence[str]) -> set[str]:
         """Ring again for conversations that the store shows to be unattended, where the ring was
-        lost or a `lost` worker has claimed it.
+        lost or one of the `lost_workers` has claimed it.
 
         Returns the conversations that are certain to be claimed. The worker takes the others
         without a claim.

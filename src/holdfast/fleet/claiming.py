@@ -83,7 +83,9 @@ class WakeClaims(ABC):
         """Remove claims, or let them wait again."""
 
     @abstractmethod
-    def restore(self, db: FleetStatements, wakes: Sequence[Wake], lost: Sequence[str]) -> None:
+    def restore(
+        self, db: FleetStatements, wakes: Sequence[Wake], lost_workers: Sequence[str]
+    ) -> None:
         """Let wakes wait that are missing or claimed by a lost worker."""
 
     def claim(self, db: FleetStatements, room: Room) -> list[Wake]:
@@ -160,9 +162,10 @@ class ClaimLoop:
             self._finished.append(ReturnedClaim(wake, again_after))
         self._news.set()
 
-    def restore(self, wakes: Sequence[Wake], lost: Sequence[str]) -> set[str]:
+    def restore(self, wakes: Sequence[Wake], lost_workers: Sequence[str]) -> set[str]:
         def work(db: FleetStatements) -> None:
-            self._claims.restore(db, sorted(wakes), lost)  # in one order: workers do not deadlock
+            # In one order, so that workers do not deadlock.
+            self._claims.restore(db, sorted(wakes), lost_workers)
 
         self._database.transact(work)
         self.ring()

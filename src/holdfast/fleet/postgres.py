@@ -33,17 +33,17 @@ class _PostgresStatements:
         self._cursor = cursor
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        self._cursor.execute(_statement(sql), _escaped(values))
+        self._cursor.execute(_statement(sql), _escape(values))
         if not self._cursor.pgresult or not self._cursor.pgresult.nfields:
             return []
-        return [_unescaped(row) for row in self._cursor.fetchall()]
+        return [_unescape(row) for row in self._cursor.fetchall()]
 
     def run_rows(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         if not rows:
             return
         # Arrays, since the driver takes long to read a statement with many parameters.
         arrays = ", ".join(f"?::{_TYPES[type(value)]}[]" for value in rows[0])
-        columns = [_escaped(column) for column in zip(*rows, strict=True)]
+        columns = [_escape(column) for column in zip(*rows, strict=True)]
         self.run(sql.replace("{rows}", f"SELECT * FROM unnest({arrays})"), columns)
 
     def serialize(self, name: str) -> None:
@@ -56,11 +56,11 @@ def _statement(sql: str) -> LiteralString:
     return cast("LiteralString", sql.format_map(_WORDS).replace("?", "%s"))
 
 
-def _escaped(values: Sequence[Any]) -> list[Any]:
+def _escape(values: Sequence[Any]) -> list[Any]:
     return [escaped(one) if isinstance(one, str) else one for one in values]
 
 
-def _unescaped(row: Sequence[Any]) -> tuple[Any, ...]:
+def _unescape(row: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(unescaped(one) if isinstance(one, str) else one for one in row)
 
 
@@ -97,8 +97,8 @@ class PostgresFleetDatabase(FleetDatabase):
         return self.pool.run(lambda db: work(_PostgresStatements(db)))
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        rows = self.pool.execute(_statement(sql), _escaped(values)).rows
-        return [_unescaped(row) for row in rows]
+        rows = self.pool.execute(_statement(sql), _escape(values)).rows
+        return [_unescape(row) for row in rows]
 
     def within(self, transaction: object) -> FleetStatements:
         return _PostgresStatements(cast("Cursor", transaction))

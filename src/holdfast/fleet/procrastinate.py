@@ -210,11 +210,13 @@ class _JobClaims(WakeClaims):
                 name = self.name_of(wake.tenant)
                 db.run(_WAKE, (name, wake.tenant, wake.conversation, 0, after))
 
-    def restore(self, db: FleetStatements, wakes: Sequence[Wake], lost: Sequence[str]) -> None:
+    def restore(
+        self, db: FleetStatements, wakes: Sequence[Wake], lost_workers: Sequence[str]
+    ) -> None:
         for id, tenant, _ in wakes:
             claimed = db.run(_CLAIMED, (id,))
             for number, token in claimed:
-                if not token or token in lost:
+                if not token or token in lost_workers:
                     db.run(_ABANDON, (number,))
-            if all(not token or token in lost for _, token in claimed):
+            if all(not token or token in lost_workers for _, token in claimed):
                 db.run(_WAKE, (self.name_of(tenant), tenant, id, 0, 0.0))

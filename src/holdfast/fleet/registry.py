@@ -110,7 +110,7 @@ class Registry:
         query = "DELETE FROM {p}fleet_workers WHERE token = ?"
         self._database.transact(lambda db: db.run(query, (token,)))
 
-    def lost(self) -> list[str]:
+    def lost_tokens(self) -> list[str]:
         """Return the tokens of workers that are silent, and forget those of long ago."""
 
         def work(db: FleetStatements) -> Sequence[tuple[str, ...]]:

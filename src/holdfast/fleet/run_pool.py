@@ -30,7 +30,8 @@ class _Run(ObjectStruct):
     # True if the conversation was closed or deleted; a later run of the same id does not wait
     # for this one.
     detached: bool = False
-    asked: bool = False  # True if the run was asked to give up its slot at its next step boundary
+    # True if the run was asked to give up its slot at its next step boundary.
+    should_yield: bool = False
 
 
 class RunPool(ObjectStruct):
@@ -89,7 +90,7 @@ class RunPool(ObjectStruct):
                 return
             self._give_back(run)
             self._stuck[run.tenant] += 1
-            run.asked = True
+            run.should_yield = True
             self._dispatch()
             ids = [id, *self._relieve()]  # if it is resumed meanwhile, it queues for a slot again
         self._tell(ids)
@@ -109,7 +110,7 @@ class RunPool(ObjectStruct):
         before. Called every `QUANTUM_SECONDS`."""
         with self._changed:
             self._relieve()
-            ids = [run.id for run in self._running.values() if run.asked]
+            ids = [run.id for run in self._running.values() if run.should_yield]
         self._tell(ids)
 
     def busy(self, id: str) -> bool:
@@ -173,10 +174,10 @@ class RunPool(ObjectStruct):
         slots = Counter(self._slots)
         runs = [run for run in self._running.values() if run.slot]
         for run in runs:
-            if run.asked:
+            if run.should_yield:
                 slots[run.tenant] -= 1
-        free = sum(run.asked for run in runs) - max(0, self._slots.total() - self._most)
-        runs = sorted((run for run in runs if not run.asked), key=lambda run: run.since)
+        free = sum(run.should_yield for run in runs) - max(0, self._slots.total() - self._most)
+        runs = sorted((run for run in runs if not run.should_yield), key=lambda run: run.since)
         wanting = {tenant: len(ids) for tenant, ids in self._waiting.items()}
         now, ids = time.monotonic(), list[str]()
         while True:
@@ -192,7 +193,7 @@ class RunPool(ObjectStruct):
                 if run is None:
                     return ids
                 runs.remove(run)
-                run.asked = True
+                run.should_yield = True
                 ids.append(run.id)
                 slots[run.tenant] -= 1
                 if free < 0:  # this slot repays a lent one

@@ -153,10 +153,12 @@ class _TableClaims(WakeClaims):
             if wake.conversation not in lost_ids:
                 db.run(_GIVE_BACK, (wake.token, after or 0.0, wake.conversation, self.worker))
 
-    def restore(self, db: FleetStatements, wakes: Sequence[Wake], lost: Sequence[str]) -> None:
+    def restore(
+        self, db: FleetStatements, wakes: Sequence[Wake], lost_workers: Sequence[str]
+    ) -> None:
         query = "SELECT worker FROM {p}fleet_wakes WHERE conversation = ?"
         for id, tenant, _ in wakes:
             rows = db.run(query, (id,))
-            if not rows or rows[0][0] in lost:
+            if not rows or rows[0][0] in lost_workers:
                 holder = rows[0][0] if rows else ""
                 db.run(_RESTORE, (id, self.queue, tenant, 0, holder))

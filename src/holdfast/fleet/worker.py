@@ -223,11 +223,11 @@ class Worker:
         recent = sum(1 for end in list(self._ends) if now - end <= _RATE_SECONDS)
         _, running, _ = self._pool.counts()
         with self._lock:
-            held = sum(task.conversation is not None for task in self._tasks.values())
+            open_count = sum(task.conversation is not None for task in self._tasks.values())
         return WorkerCounts(
             self._concurrency,
             running,
-            held,
+            open_count,
             self._runs,
             recent / _RATE_SECONDS,
             self._takeovers,
@@ -588,7 +588,7 @@ class Worker:
         if not late or self._serving is None:
             return
         wakes = [Wake(id, self._tenant(id)) for id in late]
-        certain = self._serving.restore(wakes, self._registry.lost())
+        certain = self._serving.restore(wakes, self._registry.lost_tokens())
         others = [wake for wake in wakes if wake.conversation not in certain]
         random.shuffle(others)  # other workers look at the same ones
         room = self.room()

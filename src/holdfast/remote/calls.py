@@ -138,7 +138,7 @@ class ClientCalls:
             fold = copy.fold
             for call_id, token in self._running.items():
                 item = fold.open.get(call_id)
-                if self._interrupted() or item is None or item.runner not in ("", copy.client):
+                if self._is_interrupted() or item is None or item.runner not in ("", copy.client):
                     stale.append(token)
             if fold.status is ConversationStatus.RUNNING and not self.closing:
                 for item in fold.offers:
@@ -159,7 +159,7 @@ class ClientCalls:
             tools.exists(call.name) or tools.exists(tools.canonical(call.name))
         )
 
-    def _interrupted(self) -> bool:
+    def _is_interrupted(self) -> bool:
         fold = self._copy.fold
         if fold.status is not ConversationStatus.PAUSED:
             return False
@@ -247,7 +247,7 @@ class ClientCalls:
         def send() -> None:
             if until_stopped and stopped():
                 raise StoreError("The conversation is being closed here.")
-            self._copy.request("POST", path, body, once=key, cancelled=self._ended)
+            self._copy.request("POST", path, body, idempotency_key=key, cancelled=self._ended)
 
         send_until_answered(send, self._ended, stopped)
 

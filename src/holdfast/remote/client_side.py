@@ -44,7 +44,7 @@ class ClientSide:
         self.has_tools = False
         """True if the client runs tools of the conversation."""
         self.calls: ClientCalls | None = None
-        self._sent: Definitions = None
+        self._server_definitions: Definitions = None
         self.questions = ClientQuestions(copy, options["on_question"], answer)
         self.follower = StreamFollower(
             copy, self.update, options["on_delta"], options["on_progress"]
@@ -63,10 +63,11 @@ class ClientSide:
                 self.calls.undo_use()
             raise
 
-    def adopt(self, agent: Agent, sent: Definitions, clients: bool) -> None:
-        """Run the calls of an agent's tools, if the conversation lets the client do that. `sent`
-        are the definitions that the server has; `clients` is True if it leaves some to clients."""
-        self._sent = sent
+    def adopt(self, agent: Agent, definitions: Definitions, clients: bool) -> None:
+        """Run the calls of an agent's tools, if the conversation lets the client do that.
+        `definitions` are those that the server has; `clients` is True if it leaves some to
+        clients."""
+        self._server_definitions = definitions
         if self.calls is None and self._options["client_tools"]:
             parts = self._copy, agent, self._workspace, self.questions
             self.calls = ClientCalls(*parts, self._options["on_progress"], self._options["secrets"])
@@ -74,16 +75,16 @@ class ClientSide:
 
     def has_sent(self, definitions: Definitions) -> bool:
         """Return True if these definitions of tools are those that the server has."""
-        return definitions is self._sent
+        return definitions is self._server_definitions
 
     def send_tools(self, agent: Agent, definitions: Definitions) -> None:
         """Send the tools of the agent, unless the server has these definitions."""
-        if definitions != self._sent:
+        if definitions != self._server_definitions:
             body = tools_request(agent, self._workspace, self._options["client_tools"])
             reply = self._copy.read(created, "PUT", "/tools", body)
             reply.log_warnings()
             self.has_tools = reply.clients and self.calls is not None
-        self._sent = definitions
+        self._server_definitions = definitions
 
     def send_secrets(self, secrets: Secrets) -> None:
         """Send the secrets, and use them in calls that run here."""
@@ -147,7 +148,7 @@ class ClientSide:
         if running:
             what = "conversation %s closed while calls that ignore their cancellation still run: %s"
             _log.warning(what, self._copy.id, ", ".join(running))
-        if self.follower.thread is not None and self.follower.lost is None:
+        if self.follower.thread is not None and self.follower.error is None:
             with suppress(HoldfastError):  # callbacks also get the last events
                 self._copy.catch_up(timeout=max(0.5, deadline - time.monotonic()))
         self.follower.stop(max(0.1, deadline - time.monotonic()))

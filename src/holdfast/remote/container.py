@@ -217,14 +217,14 @@ class ContainerRuntime(RemoteWorkspace):
                 f"ContainerRuntime: there is no program {engine!r} in PATH. Install it, or name"
                 f" another engine ({others})."
             )
-        shown = check_mounts(mounts)
+        container_mounts = check_mounts(mounts)
         scratch = None if ENGINES[engine].port else TemporaryFolder("holdfast-container-")
         command = ContainerCommand(
             name=f"holdfast-{os.urandom(6).hex()}",
             image=image,
             workdir=folder,
             scratch=scratch and scratch.path,
-            mounts=shown,
+            mounts=container_mounts,
             options=_texts("options", options),
             server_options=_texts("server_options", server_options),
             user=(os.getuid(), os.getgid()),
@@ -311,10 +311,12 @@ class _Container:
         self._ready.wait(seconds)
         if not self._port:
             how = "ended" if self._ready.is_set() else f"did not answer within {seconds:g} s"
-            raise RuntimeFault(f"The container of {self._command.image!r} {how}.{self._said()}")
-        return self._published(max(1.0, deadline - time.monotonic()))
+            raise RuntimeFault(
+                f"The container of {self._command.image!r} {how}.{self._output_text()}"
+            )
+        return self._find_port(max(1.0, deadline - time.monotonic()))
 
-    def _published(self, seconds: float) -> int:
+    def _find_port(self, seconds: float) -> int:
         if not self._engine.port:
             return self._port
         command = *self._engine.port, self._command.name, f"{_PORT}/tcp"
@@ -352,10 +354,10 @@ class _Container:
                 self._port = int(match[1])
                 self._ready.set()
         if self._port and not self._ending:
-            _log.warning("the container %s ended.%s", self._command.name, self._said())
+            _log.warning("the container %s ended.%s", self._command.name, self._output_text())
         self._ready.set()
 
-    def _said(self) -> str:
+    def _output_text(self) -> str:
         text = "\n".join(line for line in self._lines if line)
         return f" Its last lines:\n{text}" if text else " It wrote nothing."
 

@@ -345,7 +345,7 @@ class RemoteConversation(ConversationInterface):
     @property
     def failure(self) -> Exception | None:
         """The error that ended following (deleted, or the key is invalid), or None."""
-        return self._here.follower.lost
+        return self._here.follower.error
 
     @property
     def output(self) -> Any:
@@ -435,8 +435,8 @@ class RemoteConversation(ConversationInterface):
             self.run()
         except ConversationBusy:
             self._run.wait(None)
-        if self._here.follower.lost is not None:
-            raise self._here.follower.lost.with_traceback(None)
+        if self._here.follower.error is not None:
+            raise self._here.follower.error.with_traceback(None)
 
     def drain_inbox(self) -> None:
         """Read the events that other clients' commands caused, if not followed already."""
@@ -516,18 +516,18 @@ class RemoteConversation(ConversationInterface):
 
     # --- requests to the server ---
 
-    def _ending(self) -> HoldfastError | None:
+    def _end_error(self) -> HoldfastError | None:
         """Return the error for requests after the end, None before it."""
         if self._copy.closed:
             return ConversationClosed(f"{self._title} is closed. Open it again with {_HOW}.")
-        error = self._here.follower.lost
+        error = self._here.follower.error
         return None if error is None else error.with_traceback(None)
 
     def _check_open(self) -> None:
-        if (error := self._ending()) is not None:
+        if (error := self._end_error()) is not None:
             raise error
 
-    def _command(self, name: str, once: str | None = None, **fields: Any) -> None:
+    def _command(self, name: str, idempotency_key: str | None = None, **fields: Any) -> None:
         """Send a command to the server, and read the resulting events."""
         self._check_open()
         if (command := fields.get("command")) is not None:
@@ -545,7 +545,7 @@ class RemoteConversation(ConversationInterface):
             json.dumps(body.get("values"), ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"{name}: values must be valid JSON: {error}.") from error
-        self._copy.request("POST", path, body, once=once)
+        self._copy.request("POST", path, body, idempotency_key=idempotency_key)
         self._here.catch_up()
 
     def _ask(self, command: cmd.Ask, timeout: float | None) -> AsideAnswer:
@@ -553,7 +553,7 @@ class RemoteConversation(ConversationInterface):
         self._here.follow()
         seq = self._copy.fold.last_seq
         self._command("ask", command=command)
-        return wait_for_answer(self._copy, command.aside, seq, self._ending, timeout)
+        return wait_for_answer(self._copy, command.aside, seq, self._end_error, timeout)
 
     def _now(self) -> datetime:
         return datetime.now(UTC)
@@ -571,10 +571,10 @@ class RemoteConversation(ConversationInterface):
 
     def _send_answer(self, question_id: str, values: Any, reason: str) -> None:
         # a decline may follow an answer that the server refused
-        once = f"{self.client}-{question_id}{'-declined' if values is None else ''}"
+        idempotency_key = f"{self.client}-{question_id}{'-declined' if values is None else ''}"
         by = "on_question"
         answer = {"question_id": question_id, "values": values, "reason": reason, "by": by}
-        self._command("answer", once=once, **answer)
+        self._command("answer", idempotency_key=idempotency_key, **answer)
 
     def _send_tools(self) -> None:
         """Send the server the tools if they changed since they were last sent."""

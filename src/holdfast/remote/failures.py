@@ -40,10 +40,10 @@ def failure(status: int, body: bytes, address: str, what: str) -> HoldfastError:
         return _by_status(status)(
             f"{what}: {address} answered {status}{_hint(status)}{f': {text}' if text else '.'}"
         )
-    return named(error.type, error.message, error.details, status)
+    return error_by_name(error.type, error.message, error.details, status)
 
 
-def named(
+def error_by_name(
     name: str, message: str, details: dict[str, Any] | None = None, status: int = 0
 ) -> HoldfastError:
     """Return an error by the name of its class, with its fields from `details`."""

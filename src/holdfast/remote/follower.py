@@ -45,7 +45,7 @@ class StreamFollower:
         on_delta: Callable[[Delta], object] | None = None,
         on_progress: Callable[[str, str], object] | None = None,
     ) -> None:
-        self.lost: HoldfastError | None = None
+        self.error: HoldfastError | None = None
         self.silence = SILENCE_SECONDS
         self._copy = copy
         self._on_events = on_events
@@ -120,7 +120,7 @@ class StreamFollower:
         if not self._stopping:
             _log.error("conversation %s can no longer be followed: %s", self._copy.id, error)
         with self._copy.changed:
-            self.lost = error
+            self.error = error
             self._copy.changed.notify_all()
         self._on_events()
 

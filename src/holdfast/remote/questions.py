@@ -33,7 +33,7 @@ class ClientQuestions:
         self._copy = copy
         self._function = on_question if callable(on_question) else None
         self._answer = answer
-        self._seen: set[str] = set()
+        self._question_ids: set[str] = set()
         self._own_questions = 0
         self._ended = Cancellation()
         self.context = contextvars.copy_context()
@@ -45,8 +45,8 @@ class ClientQuestions:
         with self._copy.changed:
             for item in self._copy.fold.open.values():
                 for question in item.questions:
-                    if question.id not in self._seen:
-                        self._seen.add(question.id)
+                    if question.id not in self._question_ids:
+                        self._question_ids.add(question.id)
                         run, name = self.context.copy().run, f"holdfast-question-{question.id}"
                         args = (self._ask_user, self._function, question)
                         threading.Thread(target=run, args=args, name=name, daemon=True).start()

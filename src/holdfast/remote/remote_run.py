@@ -155,7 +155,7 @@ class RemoteRun:
     def _is_over(self) -> bool:
         """Return True if nothing runs any more by the events so far. Needs the copy's lock."""
         fold = self._copy.fold
-        if self._copy.closed or self._here.follower.lost is not None:
+        if self._copy.closed or self._here.follower.error is not None:
             return True
         if fold.status is ConversationStatus.RUNNING or fold.has_new_message:
             return False
@@ -191,7 +191,7 @@ class RemoteRun:
         self._wait_for(lambda: self._beginning <= {threading.current_thread()}, deadline)
         self._not_begun.cancel()
         stops, self._stops = self._stops, False
-        if stops and self._here.follower.lost is None:
+        if stops and self._here.follower.error is None:
             try:
                 timeout = max(1.0, deadline - time.monotonic())
                 self._copy.request("POST", "/close", timeout=timeout)

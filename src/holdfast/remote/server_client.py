@@ -170,7 +170,7 @@ class ServerClient:
         *,
         query: Mapping[str, object] | None = None,
         client: str = "",
-        once: str | None = None,
+        idempotency_key: str | None = None,
         timeout: float | None = None,
         patience: float | None = None,
         cancelled: Cancellation | None = None,
@@ -181,17 +181,17 @@ class ServerClient:
 
         Args:
             body: Sent as JSON.
-            once: The `Idempotency-Key`; by default a POST gets a random one.
+            idempotency_key: The `Idempotency-Key`; by default a POST gets a random one.
             timeout: Seconds for all attempts together; None takes the client's. With `patience` it
                 counts from the failure of an attempt.
             patience: Seconds for each attempt of a request that runs for long.
             raw: A text body, sent instead of `body` as it is.
         """
-        data = raw if raw is not None else b"" if body is None else _encoded(body, path)
+        data = raw if raw is not None else b"" if body is None else _encode(body, path)
         kind = "text/plain" if raw is not None else "application/json"
         headers = self._head(client) + (f"Content-Type: {kind}\r\n" if data else "")
         if method == "POST":
-            headers += f"Idempotency-Key: {once or os.urandom(16).hex()}\r\n"
+            headers += f"Idempotency-Key: {idempotency_key or os.urandom(16).hex()}\r\n"
         target = self._target(path, query)
         timeout = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -260,7 +260,7 @@ class ServerClient:
         head = self._head(client).replace("Accept: application/json", "Accept: text/event-stream")
         head += header_text({"Last-Event-ID": str(after_seq)})
         target = self._target(path, {"after_seq": after_seq})
-        with self._reached():
+        with self._translate_errors():
             limits = ResponseLimits(silence, float("inf"), cancelled)
             response = self._pool.request("GET", target, b"", head, limits, stream=True)
             answer = b"" if response.status == 200 else response.read()
@@ -269,13 +269,13 @@ class ServerClient:
             passing = response.status in TEMPORARY_STATUSES or response.status >= 500
             raise StoreError(str(error)) if passing else error
         try:
-            with self._reached():
+            with self._translate_errors():
                 yield iter(response)
         finally:
             response.close()
 
     @contextmanager
-    def _reached(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         try:
             yield
         except Cancelled:
@@ -323,7 +323,7 @@ class ServerClient:
         )
 
 
-def _encoded(body: Any, path: str) -> bytes:
+def _encode(body: Any, path: str) -> bytes:
     try:
         return msgspec.json.encode(body)
     except (TypeError, ValueError, RecursionError) as error:

@@ -94,7 +94,7 @@ class RemoteWorkspace:
         self._open = False
         self._closed = False
         self._lock = threading.Lock()
-        self._once = os.urandom(16).hex()
+        self._random_id = os.urandom(16).hex()
         self._tools: list[RemoteTool] | None = None
 
     @property
@@ -109,7 +109,7 @@ class RemoteWorkspace:
                 raise Conflict(f"{self!r} is closed; make another one.")
             if not self._open:
                 # named here, so that a retry creates no second one
-                id = self.id or f"w-{self._once}"
+                id = self.id or f"w-{self._random_id}"
                 try:
                     self.link.request("POST", "/api/workspaces", {"id": id})
                 except Conflict:
@@ -141,7 +141,9 @@ class RemoteWorkspace:
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """Run a command in the conversation's shell there, like `LocalRuntime.run_command`."""
-        body = _given(command=command, timeout=timeout, conversationId=conversation_id or None)
+        body = _without_none(
+            command=command, timeout=timeout, conversationId=conversation_id or None
+        )
         # seconds to end the command's processes
         patience = MAX_COMMAND_SECONDS if timeout is None else timeout + 30.0
         try:
@@ -175,7 +177,7 @@ class RemoteWorkspace:
         """Clone a repository on the server, like `LocalRuntime.clone_repo`, and return the
         folder there. Raises `RuntimeFault` with git's message."""
         folder = None if target is None else os.fspath(target)
-        body = _given(repo=repo, branch=branch, target=folder, timeout=timeout)
+        body = _without_none(repo=repo, branch=branch, target=folder, timeout=timeout)
         answer = self._ask("POST", "/clone", body, patience=timeout + 30.0)
         return Path(PurePosixPath(self._read(msgspec.json.Decoder(_Cloned).decode, answer).path))
 
@@ -208,7 +210,7 @@ class RemoteWorkspace:
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """Run one of the workspace's tools there. Raises `ToolError`, `Cancelled`."""
-        body = _given(arguments=arguments, conversationId=conversation_id or None)
+        body = _without_none(arguments=arguments, conversationId=conversation_id or None)
         path, patience = f"/tools/{quote(name, safe='')}", MAX_COMMAND_SECONDS
         answer = self._ask("POST", path, body, patience=patience, cancelled=cancelled)
         return self._read(ToolResult.from_json, answer)
@@ -341,7 +343,7 @@ class _Tools(msgspec.Struct):
     tools: list[Described]
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _without_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
