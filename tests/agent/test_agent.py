@@ -63,8 +63,8 @@ def test_replace_reads_no_file_again_and_keeps_what_it_read(tmp_path: Path) -> N
     (tmp_path / "AGENTS.md").unlink()
     other = agent.replace(parallel_calls=1)
     assert other.system_prompt == agent.system_prompt
-    assert other.known.skills is not None
-    assert [skill.name for skill in other.known.skills.list()] == ["note"]
+    assert other.knowledge.skills is not None
+    assert [skill.name for skill in other.knowledge.skills.list()] == ["note"]
     assert "note" not in agent.replace(microagents=["Be terse."]).system_prompt
 
 

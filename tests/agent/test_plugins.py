@@ -123,8 +123,8 @@ def test_what_the_agent_has_by_a_name_is_kept(root: Path) -> None:
     assert agent.delegates is not None
     assert agent.delegates.agent("finder") is mine
     assert agent.mcp_servers == {"srv": {"command": "mine"}}
-    assert agent.known.skills is not None
-    assert [skill.name for skill in agent.known.skills.list()] == ["dates", "care:review"]
+    assert agent.knowledge.skills is not None
+    assert [skill.name for skill in agent.knowledge.skills.list()] == ["dates", "care:review"]
     assert len(agent.replace(parallel_calls=2).hooks) == 1
     assert len(Agent(ScriptedLLM([])).replace(plugins=[root]).hooks) == 1
 

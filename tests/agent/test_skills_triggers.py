@@ -600,7 +600,7 @@ def test_microagents_join_the_skills_and_those_that_say_when_are_not_in_the_prom
     assert "Be kind." in agent.system_prompt
     assert "Small steps." not in agent.system_prompt
     assert "- git:" in agent.system_prompt
-    assert [one.name for one in agent.known.skills.list()] == ["git", "kind", "pdf"]  # type: ignore[union-attr]
+    assert [one.name for one in agent.knowledge.skills.list()] == ["git", "kind", "pdf"]  # type: ignore[union-attr]
     assert [tool.name for tool in agent.tools.list_tools()] == ["read_skill"]
     assert agent.tools.call("read_skill", {"name": "git"}).text == "Small steps."
     assert Agent(ScriptedLLM([]), microagents=["Be kind."]).tools.list_tools() == []
@@ -609,8 +609,8 @@ def test_microagents_join_the_skills_and_those_that_say_when_are_not_in_the_prom
 def test_of_two_with_one_name_the_first_counts(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "holdfast"):
         agent = Agent(ScriptedLLM([]), skills=[skill(), skill(text="Otherwise.", triggers=("x",))])
-    assert agent.known.skills is not None
-    assert [one.text for one in agent.known.skills.list()] == ["Use pdftotext."]
+    assert agent.knowledge.skills is not None
+    assert [one.text for one in agent.knowledge.skills.list()] == ["Use pdftotext."]
     assert "is left out, because an earlier one has the same name" in caplog.text
 
 
@@ -664,11 +664,11 @@ def test_load_agent_has_the_same_skills(tmp_path: Path) -> None:
     sized = load_agent(
         {**document, "skills": {"folders": ["skills"], "each": 5, "total": 50}}, base=tmp_path
     )
-    assert (sized.known.skills.each, sized.known.skills.total) == (5, 50)  # type: ignore[union-attr]
+    assert (sized.knowledge.skills.each, sized.knowledge.skills.total) == (5, 50)  # type: ignore[union-attr]
     within = load_agent(
         {"model": document["model"], "tools": {"skills": ["skills"]}}, base=tmp_path
     )
-    assert within.known.skills is not None
+    assert within.knowledge.skills is not None
     with pytest.raises(ConfigurationError, match="Write all folders in one place"):
         load_agent({**document, "tools": {"skills": ["skills"]}}, base=tmp_path)
     with pytest.raises(ConfigurationError, match="instructions: give either a folder"):

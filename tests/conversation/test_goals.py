@@ -365,7 +365,7 @@ KILLED = textwrap.dedent(
         def watch(self, *_): return self
         def spawned(self, *_): return self
         def asking(self, head): return lambda _: None
-        def told(self, events):
+        def on_events(self, events):
             if any(isinstance(e, ev.NoteRecorded) and e.about == "goal" for e in events):
                 os.kill(os.getpid(), signal.SIGKILL)
         def headers(self): return {}

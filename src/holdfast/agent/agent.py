@@ -91,8 +91,8 @@ class Agent:
     """The model: an `LLM`, a composite, or a `ScriptedLLM`."""
     tools: ToolManager
     """The tools. The argument takes `Tool` objects, plain functions, or a `ToolManager`. Several
-    agents may share a manager: tools that come with other arguments (`brought`) are not added to
-    it."""
+    agents may share a manager: tools that come with other arguments (`feature_tools`) are not
+    added to it."""
     mcp_servers: Mapping[str, Any]
     """A configuration as `MCPClient` takes it. Servers are connected when the first conversation
     starts and disconnected when the last one ends. Their tools follow the other tools."""
@@ -208,12 +208,12 @@ class Agent:
     # --- made of the arguments ---
 
     connections: Connections
-    known: Knowledge
+    knowledge: Knowledge
     """The parts of the prompt, the skills and the instructions."""
     output: Output | None
     hooked: AgentHooks | None
     """The hooks grouped by the point at which they are called; None without hooks."""
-    brought: tuple[Tool, ...]
+    feature_tools: tuple[Tool, ...]
     """Tools that come with other arguments of the agent, such as `planning` or `condenser`."""
     contributors: tuple[Contributor, ...]
     """Functions that add messages before a model call, in order (`agent.additions`)."""
@@ -314,7 +314,7 @@ class Agent:
             "tools": with_parts,
             "mcp_servers": servers,
             "system_prompt": prompt.join_parts(knowledge.parts),
-            "known": knowledge,
+            "knowledge": knowledge,
             "confirm": guard,
             "security": analyzer_of(security, guard),
             "output": output,
@@ -325,7 +325,7 @@ class Agent:
             "code": scripts,
             "hooked": hooked,
             "hooks": tuple(hooks),
-            "brought": feature_tools,
+            "feature_tools": feature_tools,
             "connections": Connections(connected, manager, {} if provenance.connected else servers),
             "contributors": (*knowledge.contributors, *describers),
             # What makes an equal agent. Sub-agent files and the argument `tools` are read once.
@@ -380,10 +380,10 @@ class Agent:
             changes = {**changes, **_with_plugins(changes["plugins"], all_arguments)}
         arguments: dict[str, Any] = {**vars(self)["_arguments"], **changes}
         if not changes.keys() & {"microagents", "skills", "instructions"}:
-            notes = [part.text for part in self.known.parts if part.of == "microagents"]
+            notes = [part.text for part in self.knowledge.parts if part.of == "microagents"]
             arguments["microagents"] = [prompt.without_heading(text) for text in notes]
-            arguments["skills"] = self.known.skills
-            arguments["instructions"] = self.known.instructions
+            arguments["skills"] = self.knowledge.skills
+            arguments["instructions"] = self.knowledge.instructions
         keeps_tools = "tools" not in changes
         if keeps_tools and self.mcp_servers and "mcp_servers" in changes:
             raise ConfigurationError(
@@ -403,7 +403,7 @@ class Agent:
 
     def prompt_parts(self) -> tuple[prompt.PromptSection, ...]:
         """Return the parts of `system_prompt`, in order."""
-        return self.known.parts
+        return self.knowledge.parts
 
     def own_tools(self) -> list[Tool]:
         """Return the tools without those of `mcp_servers` and those that come with other
@@ -415,7 +415,7 @@ class Agent:
                 return True
             return lazy and tool.name == "find_tools" and tool.category == "builtin"
 
-        feature_ids = {id(tool) for tool in self.brought}
+        feature_ids = {id(tool) for tool in self.feature_tools}
         tools = self.tools.list_tools()
         return [tool for tool in tools if id(tool) not in feature_ids and not is_of_server(tool)]
 

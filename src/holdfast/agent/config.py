@@ -515,7 +515,7 @@ def _make_agent(data: dict[str, Any], place: SourceLocation, loader: AgentLoader
 
 def _values_of(agent: Any) -> dict[str, Any]:
     """Return the values of an agent's keys; a missing one has its default."""
-    knowledge, output, delegates = agent.known, agent.output, agent.delegates
+    knowledge, output, delegates = agent.knowledge, agent.output, agent.delegates
     texts = {
         kind: [part.text for part in knowledge.parts if part.of == kind]
         for kind in ("system_prompt", "system_prompt_extensions", "microagents")

@@ -171,7 +171,7 @@ def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
     The settings that guard the owner's calls and decide how they run apply to the sub-agent too.
     Raises `ConfigurationError`."""
     # Tools that act on their owner stay with it.
-    excluded = {"find_tools", *(tool.name for tool in owner.brought)}
+    excluded = {"find_tools", *(tool.name for tool in owner.feature_tools)}
     theirs = [tool for tool in owner.tools.list_tools() if tool.name not in excluded]
     rules = owner.tools.rules
     tools = ToolManager(
@@ -185,7 +185,7 @@ def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
         system_prompt_extensions=(),
         microagents=(),
         skills=None,
-        instructions=owner.known.instructions,
+        instructions=owner.knowledge.instructions,
         limits=sub.limits or Limits(),
         tree_limits=None,
         delegates=owner.delegates if sub.delegates else None,

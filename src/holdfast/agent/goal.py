@@ -266,7 +266,7 @@ class Goal(msgspec.Struct, frozen=True):
         """The lines of the system prompt."""
         return PROMPT.format(goal=self.text)
 
-    def told(self, missing: str) -> str:
+    def reminder(self, missing: str) -> str:
         """Return the message to the model that the goal is not reached."""
         return MISSING_TEXT.format(missing=missing)
 

@@ -63,7 +63,7 @@ def goal_objection(
         return None
     missing = missing.strip() or NOT_SAID
     if rounds < goal.rounds:
-        return StopObjection(GOAL, goal.told(missing), None, GOAL)
+        return StopObjection(GOAL, goal.reminder(missing), None, GOAL)
     return StopObjection(GOAL, "", GoalMissed(missing, rounds)) if goal.required else None
 
 

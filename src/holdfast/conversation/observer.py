@@ -36,7 +36,7 @@ class Watch(Protocol):
     An exception of a method is logged once and goes no further. No method may block for long.
     """
 
-    def told(self, events: Sequence[ev.AnyEvent]) -> None:
+    def on_events(self, events: Sequence[ev.AnyEvent]) -> None:
         """Receive events that were appended to the journal.
 
         They come in order, one call at a time, in the context of the appending thread, with no
@@ -198,7 +198,7 @@ class Observed(ObjectStruct):
                 while self._news:
                     context, events = self._news.popleft()
                     for watch in self._watches:
-                        tell = partial(watch.told, events)
+                        tell = partial(watch.on_events, events)
                         self._guarded(tell if context is None else partial(context.run, tell))
             finally:
                 self._teller_id = 0

@@ -196,8 +196,8 @@ class Spans(Generic[S]):
 
     # --- events ---
 
-    def told(self, events: Sequence[ev.AnyEvent]) -> None:
-        """See `Watch.told`."""
+    def on_events(self, events: Sequence[ev.AnyEvent]) -> None:
+        """See `Watch.on_events`."""
         if self._maker.on_event is not None:
             for event in events:
                 self._maker.on_event(self._id, event)
