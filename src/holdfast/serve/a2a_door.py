@@ -185,7 +185,7 @@ class _Contexts:
 def _of_json(endpoint: Any) -> Any:
     """Return an endpoint of JSON-RPC that refuses a body of another type."""
 
-    async def checked(request: Request) -> Any:
+    async def check_type(request: Request) -> Any:
         from starlette.responses import JSONResponse
 
         kind = request.headers.get("content-type", "application/json").partition(";")[0]
@@ -194,7 +194,7 @@ def _of_json(endpoint: Any) -> Any:
         refused = {"code": -32005, "message": f"The body is not JSON but {kind[:100]!r}."}
         return JSONResponse({"jsonrpc": "2.0", "id": None, "error": refused})
 
-    return checked
+    return check_type
 
 
 def _with_body_limit(service: Service, app: Any) -> Any:

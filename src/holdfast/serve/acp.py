@@ -57,7 +57,7 @@ _TAG = "door=acp"
 _PAGE = 50  # sessions of one listing
 
 
-def _answering(
+def _with_protocol_errors(
     method: Callable[P, Awaitable[T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
     """Answer errors of Holdfast with errors of the protocol."""
@@ -125,14 +125,14 @@ class ACPAgent:
 
     # --- sessions ---
 
-    @_answering
+    @_with_protocol_errors
     async def new_session(
         self, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> NewSessionResponse:
         session = await self._open(secrets.token_hex(6), cwd, mcp_servers or (), self._mode, True)
         return NewSessionResponse(session_id=session.id, modes=modes_state(session.policy.mode))
 
-    @_answering
+    @_with_protocol_errors
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> LoadSessionResponse:
@@ -141,7 +141,7 @@ class ACPAgent:
         session.ask_later()
         return LoadSessionResponse(modes=modes_state(session.policy.mode))
 
-    @_answering
+    @_with_protocol_errors
     async def resume_session(
         self, session_id: str, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> ResumeSessionResponse:
@@ -149,7 +149,7 @@ class ACPAgent:
         session.ask_later()
         return ResumeSessionResponse(modes=modes_state(session.policy.mode))
 
-    @_answering
+    @_with_protocol_errors
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> ListSessionsResponse:
@@ -173,14 +173,14 @@ class ACPAgent:
             next_cursor=str(begin + _PAGE) if more else None,
         )
 
-    @_answering
+    @_with_protocol_errors
     async def close_session(self, session_id: str, **_: Any) -> None:
         session = self._find(session_id)
         await session.cancel()
         async with session.lock:
             await asyncio.to_thread(self._leave, session)
 
-    @_answering
+    @_with_protocol_errors
     async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> None:
         session = self._find(session_id)
         if mode_id not in MODES:
@@ -271,7 +271,7 @@ class ACPAgent:
 
     # --- prompts ---
 
-    @_answering
+    @_with_protocol_errors
     async def prompt(self, prompt: Sequence[Any], session_id: str, **_: Any) -> PromptResponse:
         return await self._find(session_id).prompt(content_of(prompt))
 

@@ -36,7 +36,7 @@ from holdfast.errors import (
     ToolValidationError,
 )
 from holdfast.serve import shapes
-from holdfast.serve.agent_tool import APPROVAL, agent_tool, described, outcome, session_of, tag_of
+from holdfast.serve.agent_tool import APPROVAL, agent_tool, describe, outcome, session_of, tag_of
 from holdfast.serve.door import LocalDoor, LocalSession
 from holdfast.serve.elicitation import form_request
 from holdfast.tools.running import start_thread
@@ -194,7 +194,7 @@ class AgentTasks:
                 events, rest, status = before, ended, then
         task = _head(session.id, events, seq)
         if status == "input_required" and asks:
-            task["statusMessage"] = "\n".join(described(item) for item in rest.pending)
+            task["statusMessage"] = "\n".join(describe(item) for item in rest.pending)
             task["inputRequests"] = {_key(item): _request(item) for item in rest.pending}
         elif status in ("completed", "input_required"):
             status = "completed"
@@ -284,7 +284,7 @@ def _request(item: PendingItem) -> dict[str, Any]:
     if isinstance(item, QuestionRequest):
         question = item.question
         return form_request(f"{question.message} {question.url}".strip(), question.schema)
-    return form_request(described(item), APPROVAL)
+    return form_request(describe(item), APPROVAL)
 
 
 def _answer(item: PendingItem, response: dict[str, Any]) -> TurnCommand | None:

@@ -135,7 +135,7 @@ def _ask_user(item: PendingItem, session: LocalSession, context: ToolContext) ->
     if not context.reachable:
         return None
     if isinstance(item, ApprovalRequest):
-        values = context.ask(described(item), APPROVAL)
+        values = context.ask(describe(item), APPROVAL)
         if values is None:  # a form that was dismissed, or timed out, decides nothing
             asks = context.asks
             declined = isinstance(asks, McpQuestions) and asks.declined
@@ -150,7 +150,7 @@ def _ask_user(item: PendingItem, session: LocalSession, context: ToolContext) ->
     return None
 
 
-def described(item: PendingItem) -> str:
+def describe(item: PendingItem) -> str:
     """Return what waits for the user, in words."""
     if isinstance(item, QuestionRequest):
         return item.question.message
@@ -162,7 +162,7 @@ def outcome(session: LocalSession, rest: Rest) -> ToolResult:
     """Return the result of a call: the answer, and how to go on."""
     text = rest.answer if rest.output is None else json.dumps(rest.output, ensure_ascii=False)
     if rest.pending:
-        waits = "\n".join(described(item) for item in rest.pending)
+        waits = "\n".join(describe(item) for item in rest.pending)
         text = (
             f"{waits}\nNobody has decided yet. Call this tool again with conversation_id"
             f" {session.id!r} alone to ask the user again."

@@ -183,13 +183,13 @@ class RunningResponse(NamedTuple):
     async def whole(self, request: Request) -> Response:
         """Return the response when its turn is over."""
 
-        async def finished() -> None:
+        async def run_to_end() -> None:
             async with aclosing(self.items()) as items:
                 async for item in items:
                     self.turn.feed(item)
 
         try:
-            await unless_left(request, finished())
+            await unless_left(request, run_to_end())
             return answer(self.turn.resource())
         except RequestRefused:
             raise

@@ -147,7 +147,7 @@ class App:
         status = 0
         served = self._end_callbacks(scope) if self._observers else []
 
-        async def sending(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -158,10 +158,10 @@ class App:
             await send(message)
 
         try:
-            await self._inner(scope, receive, sending)
+            await self._inner(scope, receive, send_with_headers)
         except Exception as error:
             if not status:
-                await error_answer(error)(scope, receive, sending)
+                await error_answer(error)(scope, receive, send_with_headers)
             else:
                 _log.error("A response failed after its headers were sent", exc_info=error)
                 raise

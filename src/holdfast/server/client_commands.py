@@ -64,7 +64,7 @@ class ClientCommands(ObjectStruct):
             if command.call_id and not lacks_hash:
                 return [(command.call_id, "")]
             if self._others is not None:
-                waiting = self._waiting(record.store_id)
+                waiting = self._waiting_calls(record.store_id)
             else:
                 waiting = self._scheduler.use(record, lambda live: live.pending_confirmations())
             with refusing():
@@ -95,7 +95,7 @@ class ClientCommands(ObjectStruct):
             )
 
         def pending() -> list[Call]:
-            waiting = self._waiting(child)
+            waiting = self._waiting_calls(child)
             with refusing():
                 return _decidable_calls(command, waiting)
 
@@ -120,7 +120,7 @@ class ClientCommands(ObjectStruct):
 
         self._idempotent.do(record, key, _decision_form(command), decide, pending, child)
 
-    def _waiting(self, id: str) -> list[Call]:
+    def _waiting_calls(self, id: str) -> list[Call]:
         """Return the calls that wait for a decision by the journal of a conversation that is not
         open here."""
         return [

@@ -192,7 +192,7 @@ class Deliveries:
         hooks = [webhook for webhook in hooks if webhook.state == "active"]
         if not hooks:
             return
-        loop = self._running()
+        loop = self._ensure_loop()
         if self._tls is None:
             self._tls = ssl.create_default_context()
         with self._lock:
@@ -278,7 +278,7 @@ class Deliveries:
 
     # --- the loop's thread ---
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _ensure_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None and not self._closed:
                 self._loop = asyncio.new_event_loop()
@@ -418,12 +418,12 @@ class Deliveries:
             if outcome.status == 410:
                 await self._retire(hook)
                 raise _Ended
-            await self._failed(hook, lane, event, outcome)
+            await self._handle_failure(hook, lane, event, outcome)
             return False
         finally:
             lane.sending = False
 
-    async def _failed(
+    async def _handle_failure(
         self, hook: _Hook, lane: _Lane, event: AnyEvent, outcome: DeliveryOutcome
     ) -> None:
         """Handle an event that was not accepted: retry it later, or give it up."""

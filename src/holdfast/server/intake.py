@@ -139,7 +139,7 @@ class Intake:
             body = await self.read(Request(scope, receive), largest)
             await self.check(body, values)
 
-        async def received() -> Any:
+        async def receive_body() -> Any:
             nonlocal body
             if body is None:
                 return await receive()
@@ -147,7 +147,7 @@ class Intake:
             scope["body"].free()
             return message
 
-        await app(scope, received, send)
+        await app(scope, receive_body, send)
 
     async def _off_loop(self, work: Callable[[bytes, Any], T], body: bytes, second: Any) -> T:
         if len(body) <= _ON_LOOP_BYTES:

@@ -55,11 +55,11 @@ class NotifyingStore:
         if notify is None or posted is None:
             return self._store.acquire(conversation_id, notify)
 
-        def noticed() -> None:
+        def notify_both() -> None:
             notify()
             posted(conversation_id)
 
-        return self._store.acquire(conversation_id, noticed)
+        return self._store.acquire(conversation_id, notify_both)
 
     def append(self, lease: Lease, batch: Batch) -> bool:
         is_held = self._store.append(lease, batch)
@@ -74,12 +74,12 @@ class NotifyingStore:
             return self._store.ring(before, limit)
         drafts: dict[str, Sequence[AnyEvent]] = {}
 
-        def drafted(resting: RestingConversation) -> Batch | None:
+        def draft(resting: RestingConversation) -> Batch | None:
             batch = fire(resting)
             drafts[resting.id] = () if batch is None else batch.events
             return batch
 
-        rung = self._store.ring(before, limit, drafted)
+        rung = self._store.ring(before, limit, draft)
         for id, events in drafts.items():
             with suppress(StoreError):  # whoever opens a damaged conversation reports it
                 stored = self._store.read(id, events[0].seq - 1, len(events)) if events else []

@@ -301,7 +301,7 @@ class Records:
             existing = db.execute(query, (new.tenant, new.id)).fetchone()
             if existing is not None:
                 # A fork that was interrupted before its answer, so no client knows of it.
-                if existing[0] != "making" or not self._abandoned(existing[2]):
+                if existing[0] != "making" or not self._is_abandoned(existing[2]):
                     raise Conflict(f"Conversation {new.id!r} already exists. Use another id.")
                 _remove(db, existing[1])
             query = "SELECT count(*) FROM conversations WHERE tenant = ?"
@@ -329,7 +329,7 @@ class Records:
                 _answer(db, new.tenant, key, digest, answer)
             return answer
 
-    def _abandoned(self, created: str) -> bool:
+    def _is_abandoned(self, created: str) -> bool:
         """Return True if nobody makes a conversation with the state `making` any more."""
         old = datetime.now(UTC) - datetime.fromisoformat(created) > _MAKING
         return old or not self.shared
@@ -491,11 +491,11 @@ class Records:
         """Return the conversations whose creation or removal was interrupted; with `all` also those
         that another server may be making."""
         records = [_record(row) for row in self.rows(f"{_SELECT} state <> ''")]
-        abandoned = self._abandoned
+        is_abandoned = self._is_abandoned
         return [
             one
             for one in records
-            if all or one.state != "making" or abandoned(one.created.isoformat())
+            if all or one.state != "making" or is_abandoned(one.created.isoformat())
         ]
 
     def users_of(self, tenant: str, workspace: str) -> int:

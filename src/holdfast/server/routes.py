@@ -162,7 +162,7 @@ class Description:
     def _ref(self, type: Any) -> dict[str, Any]:
         if type not in self._types:
             self._types.append(type)
-        return {"$ref": _REF.format(name=_published(type.__name__))}
+        return {"$ref": _REF.format(name=_published_name(type.__name__))}
 
     def whole(self, app: FastAPI) -> dict[str, Any]:
         from fastapi.openapi.utils import get_openapi
@@ -179,10 +179,10 @@ class Description:
             text = text.replace(f'"{_REF.format(name=name)}"', f'"{_REF.format(name=published)}"')
         schemas = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
         for name, schema in schemas.items():
-            schema["title"] = _published(schema.get("title", name))
+            schema["title"] = _published_name(schema.get("title", name))
         components = document.setdefault("components", {})
         components.setdefault("schemas", {}).update(
-            {_published(name): schema for name, schema in schemas.items()}
+            {_published_name(name): schema for name, schema in schemas.items()}
         )
         components["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer", "description": "A key of this server."}
@@ -191,7 +191,7 @@ class Description:
         return document
 
 
-def _published(name: str) -> str:
+def _published_name(name: str) -> str:
     return _PUBLISHED_NAMES.get(name, name)
 
 
@@ -270,7 +270,7 @@ class Routes(ObjectStruct):
                 result = await work(functools.partial(endpoint, **arguments))
                 return Response(status_code=204) if status == 204 else answer(result, status)
 
-            async def answering(request: Request, **arguments: Any) -> Response:
+            async def handle(request: Request, **arguments: Any) -> Response:
                 try:
                     return await respond(request, arguments)
                 except RequestRefused:
@@ -285,11 +285,11 @@ class Routes(ObjectStruct):
                 for one in parameters.values()
                 if one.name not in ("request", "tenant", "body")
             ]
-            signed: Any = answering
+            signed: Any = handle
             signed.__signature__ = inspect.Signature(published)  # FastAPI reads it
             self.app.add_api_route(
                 path,
-                answering,
+                handle,
                 methods=[method],
                 summary=summary,
                 description=endpoint.__doc__ or "",

@@ -162,14 +162,14 @@ class Chat:
         """Return the completion when the turn is over. If the client disconnects, the run is
         paused."""
         try:
-            if (failed := await unless_left(request, self._finished())) is not None:
+            if (failed := await unless_left(request, self._run_to_end())) is not None:
                 return failed
             completion = answers.completion(self._id, self._created, self._model, self._progress)
             return answer(completion)
         finally:
             await self.leave()
 
-    async def _finished(self) -> Response | None:
+    async def _run_to_end(self) -> Response | None:
         async for _ in self._pieces():
             pass
         return await self._failure()

@@ -217,11 +217,11 @@ def add(routes: Routes) -> None:
         """Answers with the file's bytes as they are, of any kind and size."""
         tenant = service.caller(request).tenant
 
-        def opened() -> tuple[BinaryIO, int]:
+        def open_file() -> tuple[BinaryIO, int]:
             with host.workspace(tenant, workspace) as runtime:
                 return open_binary(runtime, path)
 
-        file, size = await service.read(opened)
+        file, size = await service.read(open_file)
         name = quote(path.rpartition("/")[2], safe="")
         headers = {
             "Content-Length": str(size),
@@ -249,11 +249,11 @@ def add(routes: Routes) -> None:
         are kept as links and never followed."""
         tenant = service.caller(request).tenant
 
-        def opened() -> Iterator[bytes]:
+        def open_archive() -> Iterator[bytes]:
             with host.workspace(tenant, workspace) as runtime:
                 return archive(runtime, path)
 
-        blocks = await service.read(opened)
+        blocks = await service.read(open_archive)
         headers = {"Content-Disposition": f'attachment; filename="{workspace}.tar"'}
         return StreamingResponse(blocks, headers=headers, media_type="application/x-tar")
 

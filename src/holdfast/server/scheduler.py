@@ -96,7 +96,7 @@ class Scheduler:
     ) -> None:
         self._store = store
         self._records = records
-        self._opened = open
+        self._open_conversation = open
         self._refit = refit
         self._workspaces = workspaces
         self.claims = claims
@@ -160,7 +160,7 @@ class Scheduler:
 
     def _open(self, id: str) -> OpenConversation:
         try:
-            live = self._opened(id)
+            live = self._open_conversation(id)
         except (errors.ConversationNotFound, WorkerDied):
             raise
         except Exception as error:
@@ -198,7 +198,7 @@ class Scheduler:
             self.conversations.park(id, force=True)
             return False
         except WorkerDied as died:
-            return not self._closed and self._died(id, died)
+            return not self._closed and self._handle_death(id, died)
         except Exception as error:
             if not self._closed:
                 self._fail(id, error)
@@ -269,7 +269,7 @@ class Scheduler:
                 if live.record.driven == IDLE:
                     live.record = self._records.set_driven(live.record, RUN)
 
-    def _died(self, id: str, died: WorkerDied) -> bool:
+    def _handle_death(self, id: str, died: WorkerDied) -> bool:
         """Handle the death of a worker. Return True if another one should continue the
         conversation, until too many have died without progress."""
         try:
@@ -366,7 +366,7 @@ class Scheduler:
         if (now := time.monotonic()) - self._taken_over >= _PARKED_SECONDS:
             self._taken_over = now
             if parked := self._store.unattended(_MOST_TAKEN, parked=True):
-                driven = self._driven()
+                driven = self._driven_ids()
                 ids += [id for id in parked if id in driven]
         for id in ids:
             if id not in self._faults and self.conversations.find(id) is None:
@@ -408,12 +408,12 @@ class Scheduler:
             return
         with self._lock:
             if self._recovering is None and not self._closed:
-                self._recovering = _started(self._recover, "holdfast-host-recover")
+                self._recovering = _start_thread(self._recover, "holdfast-host-recover")
 
     def _recover(self) -> None:
         try:
             began = time.monotonic()
-            driven, active = self._driven(), set[str]()
+            driven, active = self._driven_ids(), set[str]()
             if driven:
                 running = self._store.list(list(driven), status=RUNNING.value)
                 posted = self._store.list(list(driven), waiting=True)
@@ -436,7 +436,7 @@ class Scheduler:
         if self._timer is None:
             with self._tending:
                 if self._timer is None and not self._closed:
-                    self._timer = _started(self._tend_for_ever, "holdfast-host-timer")
+                    self._timer = _start_thread(self._tend_for_ever, "holdfast-host-timer")
 
     def _tend_for_ever(self) -> None:
         while True:
@@ -468,7 +468,7 @@ class Scheduler:
         now = self._clock()
         with self._lock:
             again = [id for id, fault in self._faults.items() if fault.again <= now]
-        driven = self._driven() if again else {}
+        driven = self._driven_ids() if again else {}
         for id in again:
             if id in driven:
                 self.wake(id)
@@ -478,15 +478,15 @@ class Scheduler:
             self._tend_shared()
         # Commands for parked conversations that another process (`holdfast tell`) has posted.
         posted = [] if self._shared else [one.id for one in self._store.list(waiting=True)]
-        driven = driven or (self._driven() if posted else {})
+        driven = driven or (self._driven_ids() if posted else {})
         for id in posted:
             if id in driven and id not in self._faults:
                 self.wake(id)
         self.pool.tend()
-        self.conversations.tend(self._needed)
+        self.conversations.tend(self._is_needed)
         self._workspaces.tend()
 
-    def _needed(self, id: str) -> bool:
+    def _is_needed(self, id: str) -> bool:
         """Return True if a conversation must stay open although it is unused: also while clients
         may run its calls, so that other servers notice the death of this one."""
         return self.pool.busy(id) or (self._shared and self.claims.offers(*place_of(id)))
@@ -500,7 +500,7 @@ class Scheduler:
         with self.conversations.use(record.store_id) as live:
             self.update_offers(live)
 
-    def _driven(self) -> dict[str, None]:
+    def _driven_ids(self) -> dict[str, None]:
         """Return the store ids of all driven conversations, oldest first."""
         return dict.fromkeys(store_id(tenant, id) for tenant, id in self._records.driven())
 
@@ -542,7 +542,7 @@ class Scheduler:
                 thread.join(max(1.0, until - time.monotonic()))
 
 
-def _started(target: Callable[[], None], name: str) -> threading.Thread:
+def _start_thread(target: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=target, name=name, daemon=True)
     thread.start()
     return thread

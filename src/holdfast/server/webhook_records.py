@@ -287,7 +287,7 @@ class WebhookRecords:
                 _remove(db, number)
 
     @contextmanager
-    def _sending(self, forced: bool = True) -> Generator[Statements]:
+    def _sender_transaction(self, forced: bool = True) -> Generator[Statements]:
         """Yield the database within a transaction of the server that sends the messages. Raises
         `Fenced` if another server does."""
         with self._records.writing(forced, lock=WEBHOOKS) as db:
@@ -355,7 +355,7 @@ class WebhookRecords:
             "UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?,"
             " error = ? WHERE number = ?"
         )
-        with self._sending(forced) as db:
+        with self._sender_transaction(forced) as db:
             db.execute(statement, (*values, webhook.number))
 
     def remove(self, number: int) -> None:
@@ -382,14 +382,14 @@ class WebhookRecords:
     def save(self, number: int, conversation: str, cursor: WebhookCursor) -> None:
         """Store a position. A power loss may undo this; then some events are sent again."""
         values = number, conversation, *msgspec.structs.astuple(cursor)
-        with self._sending(forced=False) as db:
+        with self._sender_transaction(forced=False) as db:
             db.execute(_SAVE_CURSOR, values)
 
     def give_up(self, number: int, conversation: str, cursor: WebhookCursor, at: float) -> None:
         """Give up event `cursor.seq`, and store the cursor after it. One row holds consecutive
         events that were given up."""
         place = number, conversation
-        with self._sending() as db:
+        with self._sender_transaction() as db:
             query = (
                 "SELECT first, max(at) OVER () FROM webhook_dead WHERE webhook = ? AND"
                 " conversation = ? ORDER BY first DESC LIMIT 1"
@@ -457,7 +457,7 @@ class WebhookRecords:
         values: tuple[object, ...] = (number,)
         if conversation is not None:
             query, values = f"{query} AND conversation = ?", (number, conversation)
-        with self._sending() as db:
+        with self._sender_transaction() as db:
             rows: list[tuple[str, int, int]] = db.execute(
                 f"{query} GROUP BY conversation", values
             ).fetchall()

@@ -59,7 +59,7 @@ class WebhookService:
         self._records = stored.WebhookRecords(records, leases)
         sender = Deliveries(store, self._records, family.place, sending or Sending())
         self._deliveries = sender
-        self._changing = threading.Lock()
+        self._management_lock = threading.Lock()
         # The host calls these on appended events and removed conversations.
         self.appended, self.look, self.forget = sender.appended, sender.look, sender.forget
         if leases is not None:
@@ -87,7 +87,7 @@ class WebhookService:
             return
         news, self._news = self._news, set[str]()
         leads = self._leases.take(stored.WEBHOOKS, _LEAD_SECONDS)
-        with self._changing:
+        with self._management_lock:
             if leads and not self._leads:
                 self._lead()
             elif self._leads and not leads:
@@ -110,9 +110,9 @@ class WebhookService:
         self._deliveries.start(self._records.all())
 
     @contextmanager
-    def _managing(self) -> Generator[None]:
+    def _manage(self) -> Generator[None]:
         """Change webhooks within the block. The server that does it is the one that sends."""
-        with self._changing:
+        with self._management_lock:
             if self._leases is not None:
                 self._leases.seize(stored.WEBHOOKS, _LEAD_SECONDS)
                 if not self._leads:
@@ -152,7 +152,7 @@ class WebhookService:
         new = stored.WebhookRecord(
             0, tenant, id, conversation, "making", target, digest, datetime.now(UTC)
         )
-        with self._managing():
+        with self._manage():
             webhook, is_new = self._records.add(new, self._most)
             if is_new:
                 if request.begin == "now":
@@ -175,7 +175,7 @@ class WebhookService:
         return self._view(self._records.find(tenant, id))
 
     def change(self, tenant: str, id: str, request: stored.WebhookChange) -> stored.Webhook:
-        with self._managing():
+        with self._manage():
             target = self._records.find(tenant, id).target
             if request.url is not None:
                 destination_of(request.url, self._deliveries.allowed)
@@ -195,7 +195,7 @@ class WebhookService:
     def rotate(self, tenant: str, id: str, request: stored.SecretRequest) -> stored.Webhook:
         """Set a new secret; the old one stays valid for a time."""
         secret = _secret(request.secret)
-        with self._managing():
+        with self._manage():
             webhook = self._stop(tenant, id)
             old, until = webhook.target.secret, time.time() + request.overlap
             target = replace(webhook.target, secret=secret, old=old, until=until)
@@ -203,7 +203,7 @@ class WebhookService:
         return self._view(webhook, secret)
 
     def delete(self, tenant: str, id: str) -> None:
-        with self._managing():
+        with self._manage():
             self._records.remove(self._stop(tenant, id).number)
 
     def _stop(self, tenant: str, id: str) -> stored.WebhookRecord:
@@ -236,7 +236,7 @@ class WebhookService:
         conversation = request.conversation_id
         if request.after_seq is not None and conversation is None:
             raise ConfigurationError("afterSeq needs a conversationId.")
-        with self._managing():
+        with self._manage():
             webhook = self._records.find(tenant, id)
             if conversation is not None:
                 conversation = self._family.place(tenant, conversation)
@@ -264,7 +264,7 @@ class WebhookService:
         """Send the events that the last process did not send."""
         if self._leases is not None:
             return  # see `tend`
-        with self._changing:
+        with self._management_lock:
             self._deliveries.start(self._records.all())
 
     def _view(self, webhook: stored.WebhookRecord, secret: str | None = None) -> stored.Webhook:

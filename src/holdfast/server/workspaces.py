@@ -94,13 +94,13 @@ class Workspaces(ObjectStruct):
         if (fixed_folder := self._folders.get((tenant, id))) is not None:
             return fixed_folder
         if self._root is None:
-            raise _missing(id)
+            raise _not_found(id)
         try:
             folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
         except ConfigurationError:
-            raise _missing(id) from None
+            raise _not_found(id) from None
         if folder.is_symlink() or not folder.is_dir():
-            raise _missing(id)
+            raise _not_found(id)
         return folder
 
     def check_undo(self, tenant: str, id: str) -> None:
@@ -210,5 +210,5 @@ def _conflict(id: str) -> Conflict:
     return Conflict(f"Workspace {id!r} already exists. Use another id.")
 
 
-def _missing(id: str) -> ConversationNotFound:
+def _not_found(id: str) -> ConversationNotFound:
     return ConversationNotFound(f"No workspace {id[:200]!r} on this server.")

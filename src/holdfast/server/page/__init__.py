@@ -69,10 +69,10 @@ def files() -> Mapping[str, File]:
 def add(app: FastAPI, files: Mapping[str, File]) -> None:
     """Add the routes of the page's files. The OpenAPI document does not list them."""
     for path, file in files.items():
-        app.add_route(path, _sending(file), methods=["GET", "HEAD"], include_in_schema=False)
+        app.add_route(path, _endpoint_of(file), methods=["GET", "HEAD"], include_in_schema=False)
 
 
-def _sending(file: File) -> Any:
+def _endpoint_of(file: File) -> Any:
     # `no-cache` makes the browser revalidate each time, so that an upgraded server's page appears
     # at once. An unchanged file is answered with 304.
     headers = {

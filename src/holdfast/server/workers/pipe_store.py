@@ -15,7 +15,7 @@ from holdfast.events import AnyEvent
 from holdfast.server.workers.channel import WorkerChannel
 
 
-def _refusing(message: str) -> Any:
+def _refuse_with(message: str) -> Any:
     """Return a method that raises `StoreError`."""
 
     def refuse(*_: object, **__: object) -> NoReturn:
@@ -149,9 +149,9 @@ class PipeStore(store.Store):
     def close(self) -> None:
         """Do nothing: the store belongs to the server."""
 
-    due = next_due = _refusing("A worker does not see the timers of its server's store.")
-    ring = _refusing("A worker cannot ring timers; only the server can.")
-    follow = _refusing("A worker's store cannot be followed. Use the server's feed.")
-    unattended = _refusing("A worker does not look for conversations; only the server does.")
-    fork = _refusing("A worker cannot fork its conversation; only the server can.")
-    delete = _refusing("A worker cannot remove conversations; only the server can.")
+    due = next_due = _refuse_with("A worker does not see the timers of its server's store.")
+    ring = _refuse_with("A worker cannot ring timers; only the server can.")
+    follow = _refuse_with("A worker's store cannot be followed. Use the server's feed.")
+    unattended = _refuse_with("A worker does not look for conversations; only the server does.")
+    fork = _refuse_with("A worker cannot fork its conversation; only the server can.")
+    delete = _refuse_with("A worker cannot remove conversations; only the server can.")

@@ -126,7 +126,7 @@ class WorkerPool:
         `WorkerDied`."""
         id = record.store_id
 
-        def ordered(record: ConversationRecord) -> Order:
+        def order_of(record: ConversationRecord) -> Order:
             refused = {module: how for module, (how, _) in self._harms.items()}
             return self._order(id, parts_of(record), workdir, refused)
 
@@ -135,7 +135,7 @@ class WorkerPool:
             process, moved = self.processes.start(), partial(self._deaths.reset, id)
             live = self._start(
                 WorkerConversation(
-                    record, process, self._store, self._patience, ordered, note, leave, moved
+                    record, process, self._store, self._patience, order_of, note, leave, moved
                 )
             )
             try:
@@ -148,7 +148,7 @@ class WorkerPool:
             return report
 
         live: WorkerConversation | None = None
-        agent_report = self._try_order(ordered(record), make)
+        agent_report = self._try_order(order_of(record), make)
         assert live is not None
         for warning in agent_report.warnings:
             _log.warning("conversation %s: %s", id, warning)
