@@ -30,16 +30,16 @@ def answer(request: Request) -> Any:
     worker = "You are the worker." in str(request.messages[0]["content"])
     first = request.messages[-1]["role"] == "user"
     if worker:
-        found = (
+        reply = (
             calls(("terminal", {"command": "echo made > made"})) if first else text("It is made.")
         )
     else:
-        found = (
+        reply = (
             calls(("delegate", {"agent": "worker", "task": "Make it."}))
             if first
             else text("The worker made it.")
         )
-    return sse(found) if request.json.get("stream") else found
+    return sse(reply) if request.json.get("stream") else reply
 
 
 @pytest.mark.slow
@@ -83,9 +83,9 @@ def test_without_a_terminal_a_call_of_its_that_waits_ends_the_command_and_says_h
         assert ended.returncode == 3
         assert "calls of the sub-agent " in ended.stderr
         assert " are left waiting for confirmation." in ended.stderr
-        found = re.search(r"approve with: holdfast tell (\S+) (one\.\d+\.0) approve", ended.stderr)
-        assert found
-        assert holdfast("tell", found[1], found[2], "approve").returncode == 0
+        match = re.search(r"approve with: holdfast tell (\S+) (one\.\d+\.0) approve", ended.stderr)
+        assert match
+        assert holdfast("tell", match[1], match[2], "approve").returncode == 0
         more.remove("--new")
         last = holdfast("chat", *options(server, tmp_path), *more)
         assert (last.returncode, (tmp_path / "made").exists()) == (0, True)
@@ -99,10 +99,10 @@ def test_at_a_terminal_its_calls_are_asked_about_like_one_s_own(tmp_path: Path) 
         ModelServer(answer) as server,
         terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *team) as typist,
     ):
-        shown = typist.sees(PROMPT)
-        assert "The sub-agent " in shown
-        assert " waits for you:" in shown
-        assert "$ echo made > made" in shown
+        output = typist.sees(PROMPT)
+        assert "The sub-agent " in output
+        assert " waits for you:" in output
+        assert "$ echo made > made" in output
         typist.types("y\n")
         typist.sees("The worker made it.")
     assert (tmp_path / "made").exists()
@@ -129,10 +129,10 @@ def test_at_a_terminal_its_questions_are_asked_like_ones_own(
         if not worker:
             return answer(request)
         if last["role"] == "user":
-            found = calls(("ask_user", {"question": "Which colour?"}))
+            reply = calls(("ask_user", {"question": "Which colour?"}))
         else:
-            found = text(f"Told: {last['content']}")
-        return sse(found) if request.json.get("stream") else found
+            reply = text(f"Told: {last['content']}")
+        return sse(reply) if request.json.get("stream") else reply
 
     team = agents(tmp_path, "ask_user")
     with (
@@ -142,17 +142,17 @@ def test_at_a_terminal_its_questions_are_asked_like_ones_own(
         if command == ("chat",):
             typist.sees("> ")
             typist.types("x\r")
-        shown = typist.sees(r"Answer[^\n]*\(text\): ")
-        assert re.search(r"The sub-agent \S+ asks you:", shown)
-        assert "ask_user asks: Which colour?" in shown
+        output = typist.sees(r"Answer[^\n]*\(text\): ")
+        assert re.search(r"The sub-agent \S+ asks you:", output)
+        assert "ask_user asks: Which colour?" in output
         typist.types("red\r")
         typist.sees(r"Send this to ask_user\? \[y,n,e\] ")
         typist.types("y\r")
         typist.sees("The worker made it.")
-    (told,) = [
+    (tool_result,) = [
         one.messages[-1]["content"]
         for one in server.requests
         if "You are the worker." in str(one.messages[0]["content"])
         and one.messages[-1]["role"] == "tool"
     ]
-    assert "red" in told
+    assert "red" in tool_result

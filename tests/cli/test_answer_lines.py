@@ -25,14 +25,14 @@ def test_sources_calls_files_and_a_refusal_have_lines() -> None:
     )
     event = stamped(AssistantReplied, text="It rains.", details=details)
     lines = [line.text for line in Renderer(None).lines(event)]
-    shown = "\n".join(lines)
+    output = "\n".join(lines)
     assert "(refused: I will not.)" in lines
     assert "(the provider ran web_search {'query': 'Kiel'})" in lines
-    assert "(generated document, application/pdf, 3 B, a.pdf)" in shown.replace("bytes", "B")
+    assert "(generated document, application/pdf, 3 B, a.pdf)" in output.replace("bytes", "B")
     assert "(generated file, image/png, /v1/files/pic.png)" in lines
     assert "[2] Bad" in lines
-    assert "[1] Weather" in shown
-    assert "https://example.com/a" in shown
-    assert "[3]" not in shown
-    assert "javascript" not in shown
-    assert "\x1b" not in shown
+    assert "[1] Weather" in output
+    assert "https://example.com/a" in output
+    assert "[3]" not in output
+    assert "javascript" not in output
+    assert "\x1b" not in output

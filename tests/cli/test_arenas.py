@@ -30,5 +30,5 @@ libc.fflush(None)
 def test_threads_share_two_heaps_unless_the_user_says_otherwise(set_by_user: bool) -> None:
     how = "set" if set_by_user else "unset"
     command = [sys.executable, "-c", PROGRAM, how]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert (found.count("<heap nr=") > 2) is set_by_user
+    report = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert (report.count("<heap nr=") > 2) is set_by_user

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import SQLiteStore
 from holdfast import events as ev
-from tests.cli.test_commands import holdfast, named, options, terminal
+from tests.cli.test_commands import conversation_options, holdfast, options, terminal
 from tests.cli.test_tell_command import started, state, tell
 from tests.model_server import ModelServer, calls, text
 from tests.waiting import until
@@ -17,11 +17,11 @@ from tests.waiting import until
 ASK = calls(("ask_user", {"question": "Which colour?", "options": ["red", "green"], "timeout": 60}))
 
 
-def kept(folder: Path) -> list[str]:
-    return named(folder / "s.db", "one")
+def store_options(folder: Path) -> list[str]:
+    return conversation_options(folder / "s.db", "one")
 
 
-def told(server: ModelServer) -> str:
+def last_result(server: ModelServer) -> str:
     return server.requests[-1].messages[-1]["content"]
 
 
@@ -29,7 +29,7 @@ def told(server: ModelServer) -> str:
 def test_the_user_answers_at_the_terminal(tmp_path: Path) -> None:
     with (
         ModelServer([ASK, text("Green it is.")]) as server,
-        terminal("chat", "--ask", *options(server, tmp_path), *kept(tmp_path)) as typist,
+        terminal("chat", "--ask", *options(server, tmp_path), *store_options(tmp_path)) as typist,
     ):
         typist.sees("> ")
         typist.types("paint\r")
@@ -43,15 +43,17 @@ def test_the_user_answers_at_the_terminal(tmp_path: Path) -> None:
         typist.sees(r"Green it is\.[\s\S]*> ")
         typist.types("/exit\r")
         assert typist.leaves() == 0
-        assert told(server) == "The user answers: green"
+        assert last_result(server) == "The user answers: green"
 
 
 @pytest.mark.slow
 def test_without_a_terminal_the_model_is_told_that_nobody_can_be_asked(tmp_path: Path) -> None:
     with ModelServer([ASK, text("Then red.")]) as server:
-        ended = holdfast("run", "paint", "--ask", *options(server, tmp_path), *kept(tmp_path))
+        ended = holdfast(
+            "run", "paint", "--ask", *options(server, tmp_path), *store_options(tmp_path)
+        )
         assert ended.returncode == 0, ended.stderr
-        assert told(server).startswith("Nobody can be asked here")
+        assert last_result(server).startswith("Nobody can be asked here")
         assert " --ask" in ended.stderr
     with SQLiteStore(tmp_path / "s.db", read_only=True) as store:
         assert not any(isinstance(event, ev.DecisionMade) for event in store.read("one"))
@@ -61,7 +63,9 @@ def test_without_a_terminal_the_model_is_told_that_nobody_can_be_asked(tmp_path:
 def test_another_shell_answers_and_sends_what_is_seen_after_the_answer(tmp_path: Path) -> None:
     with (
         ModelServer([ASK, text("Red it is.")]) as server,
-        terminal("run", "paint", "--ask", *options(server, tmp_path), *kept(tmp_path)) as typist,
+        terminal(
+            "run", "paint", "--ask", *options(server, tmp_path), *store_options(tmp_path)
+        ) as typist,
     ):
         typist.sees(r"Answer \(one of these\): ")
         assert tell(tmp_path, "send", "not too bright", "--wait", "20").returncode == 0
@@ -87,7 +91,7 @@ def test_messages_from_another_shell_are_in_the_next_request_behind_the_results_
     ]
     with (
         ModelServer([calls(*wait, ("list_files", {"path": "."})), text("Heard.")]) as server,
-        started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run,
+        started("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
     ):
         until(
             lambda: len(server.requests) == 1 and (tmp_path / "s.db").exists() and _runs(tmp_path)
@@ -103,7 +107,7 @@ def test_messages_from_another_shell_are_in_the_next_request_behind_the_results_
             if one["role"] in ("user", "tool")
         ]
         assert [role for role, _ in roles] == ["user", "tool", "tool", "user", "user", "user"]
-        assert [said for _, said in roles[-3:]] == ["steer 0", "steer 1", "steer 2"]
+        assert [content for _, content in roles[-3:]] == ["steer 0", "steer 1", "steer 2"]
 
 
 def _runs(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from holdfast.cli.exit_codes import UsageError
 from holdfast.content import FileContent, TextContent
 from holdfast.image_size import pixels
 from tests.cli.test_commands import holdfast, options, terminal
-from tests.cli.test_tell_command import kept, tell
+from tests.cli.test_tell_command import store_options, tell
 from tests.model_server import ModelServer, Request, sse, text
 from tests.runtime.test_pictures import png
 from tests.waiting import until
@@ -33,7 +33,7 @@ PDF_PART = {
 }
 
 
-def sent(folder: Path) -> list[tuple[Any, ...]]:
+def user_contents(folder: Path) -> list[tuple[Any, ...]]:
     """The content of the user's messages in the store."""
     with SQLiteStore(folder / "s.db") as store:
         events = store.read("one")
@@ -44,9 +44,9 @@ def sent(folder: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-def refused(*given: str) -> str:
+def refused(*values: str) -> str:
     with pytest.raises(UsageError) as caught:
-        attachments(given)
+        attachments(values)
     return str(caught.value)
 
 
@@ -56,16 +56,16 @@ def refused(*given: str) -> str:
 def test_a_file_has_the_type_of_its_suffix_or_is_text(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(PDF)
     (tmp_path / "notes").write_text("Grüezi.")
-    found = attachments([str(tmp_path / "a.pdf"), str(tmp_path / "notes")])
-    assert found == (
+    files = attachments([str(tmp_path / "a.pdf"), str(tmp_path / "notes")])
+    assert files == (
         FileContent(PDF, "application/pdf", name="a.pdf"),
         FileContent("Grüezi.".encode(), "text/plain", name="notes"),
     )
 
 
 def test_an_address_is_left_to_the_provider(tmp_path: Path) -> None:
-    found = attachments(["https://example.org/a%20b.pdf", "gs://bucket/clip.mp4"])
-    assert [(one.url, one.mime_type, one.data) for one in found] == [
+    files = attachments(["https://example.org/a%20b.pdf", "gs://bucket/clip.mp4"])
+    assert [(one.url, one.mime_type, one.data) for one in files] == [
         ("https://example.org/a%20b.pdf", "application/pdf", b""),
         ("gs://bucket/clip.mp4", "video/mp4", b""),
     ]
@@ -76,8 +76,8 @@ def test_a_type_may_stand_before_the_place(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "shot").write_bytes(b"\xff")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b=c").write_text("x")
-    given = ("image/png=shot", "application/pdf=https://example.org/42", "a/b=c")
-    assert attachments(given) == (
+    values = ("image/png=shot", "application/pdf=https://example.org/42", "a/b=c")
+    assert attachments(values) == (
         FileContent(b"\xff", "image/png", name="shot"),
         FileContent(url="https://example.org/42", mime_type="application/pdf"),
         FileContent(b"x", "text/plain", name="b=c"),
@@ -91,8 +91,8 @@ def test_an_address_without_a_host_is_refused() -> None:
 
 def test_a_file_address_is_a_path_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "a b?.txt").write_text("x")
-    (found,) = attachments([f"file://{tmp_path}/a%20b%3F.txt"])
-    assert (found.name, found.data, found.url) == ("a b?.txt", b"x", "")
+    (file,) = attachments([f"file://{tmp_path}/a%20b%3F.txt"])
+    assert (file.name, file.data, file.url) == ("a b?.txt", b"x", "")
     assert refused("file://elsewhere/a.txt") == (
         "--attach 'file://elsewhere/a.txt' is on another machine; give a path of this one"
     )
@@ -146,34 +146,34 @@ def test_a_pipe_is_read_to_its_end() -> None:
     os.write(write, b"from a command")
     os.close(write)
     try:
-        (found,) = attachments([f"/dev/fd/{read}"])
+        (file,) = attachments([f"/dev/fd/{read}"])
     finally:
         os.close(read)
-    assert (found.data, found.mime_type) == (b"from a command", "text/plain")
+    assert (file.data, file.mime_type) == (b"from a command", "text/plain")
 
 
 def test_a_pipe_is_read_no_further_than_the_largest_size(tmp_path: Path) -> None:
-    path, written = tmp_path / "pipe.txt", [0]
+    path, byte_counts = tmp_path / "pipe.txt", [0]
     os.mkfifo(path)
 
     def write() -> None:
         with suppress(BrokenPipeError), open(path, "wb", buffering=0) as pipe:
-            while written[0] < 3 * MAX_BYTES:
-                written[0] += pipe.write(bytes(1_000_000))
+            while byte_counts[0] < 3 * MAX_BYTES:
+                byte_counts[0] += pipe.write(bytes(1_000_000))
 
     thread = threading.Thread(target=write)
     thread.start()
     assert "has more than 20.0 MB; all files of a message may have" in refused(str(path))
     thread.join(30)
-    assert written[0] < 2 * MAX_BYTES
+    assert byte_counts[0] < 2 * MAX_BYTES
 
 
 def test_a_name_that_is_not_utf8_is_shown_with_a_replacement(tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff.txt")
     Path(path).write_text("hello")
-    [found] = attachments([path])
-    assert found == FileContent(b"hello", "text/plain", name="bad\ufffd.txt")
-    assert FileContent.from_json(found.to_json()) == found
+    [file] = attachments([path])
+    assert file == FileContent(b"hello", "text/plain", name="bad\ufffd.txt")
+    assert FileContent.from_json(file.to_json()) == file
     assert "'http://h/\\udcff.pdf' is not UTF-8" in refused("http://h/\udcff.pdf")
 
 
@@ -195,7 +195,9 @@ def test_a_run_sends_its_files_before_the_task(tmp_path: Path) -> None:
     (tmp_path / "report.pdf").write_bytes(PDF)
     more = ["--attach", f"{tmp_path}/report.pdf", "--attach=https://example.org/a.png"]
     with ModelServer([text("Twelve.")]) as server:
-        done = holdfast("run", "How many?", *options(server, tmp_path), *kept(tmp_path), *more)
+        done = holdfast(
+            "run", "How many?", *options(server, tmp_path), *store_options(tmp_path), *more
+        )
     assert (done.returncode, done.stderr.splitlines()[0]) == (0, "New conversation 'one'.")
     content = server.requests[0].messages[-1]["content"]
     assert content == [
@@ -207,7 +209,7 @@ def test_a_run_sends_its_files_before_the_task(tmp_path: Path) -> None:
         "\n> How many?\n> (file, application/pdf, report.pdf, 17 B)\n"
         "> (file, image/png, https://example.org/a.png)\n"
     )
-    assert sent(tmp_path)[0][0] == FileContent(PDF, "application/pdf", name="report.pdf")
+    assert user_contents(tmp_path)[0][0] == FileContent(PDF, "application/pdf", name="report.pdf")
     with SQLiteStore(tmp_path / "s.db") as store:
         assert store.list()[0].title == "How many?"
 
@@ -218,7 +220,11 @@ def test_a_file_that_cannot_be_attached_ends_the_command_before_anything_begins(
     with ModelServer([]) as server:
         for command in (["run", "x"], ["chat"]):
             done = holdfast(
-                *command, *options(server, tmp_path), *kept(tmp_path), "--attach", "gone.pdf"
+                *command,
+                *options(server, tmp_path),
+                *store_options(tmp_path),
+                "--attach",
+                "gone.pdf",
             )
             assert (done.returncode, done.stdout) == (2, "")
             assert done.stderr == "holdfast: --attach 'gone.pdf' does not exist\n"
@@ -295,15 +301,17 @@ def test_a_user_attaches_a_file_in_a_chat(tmp_path: Path) -> None:
 def test_tell_sends_a_file(tmp_path: Path) -> None:
     (tmp_path / "report.pdf").write_bytes(PDF)
     with ModelServer([text("Hello."), text("Read.")]) as server:
-        holdfast("run", "hi", *options(server, tmp_path), *kept(tmp_path))
+        holdfast("run", "hi", *options(server, tmp_path), *store_options(tmp_path))
         posted = tell(tmp_path, "send", "Read it", "--attach", f"{tmp_path}/report.pdf")
         assert posted.stdout == "posted: send\n"
-        assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+        assert (
+            holdfast("chat", *options(server, tmp_path), *store_options(tmp_path)).returncode == 0
+        )
     assert server.requests[1].messages[-1]["content"] == [
         PDF_PART,
         {"type": "text", "text": "Read it"},
     ]
-    assert sent(tmp_path)[-1] == (
+    assert user_contents(tmp_path)[-1] == (
         FileContent(PDF, "application/pdf", name="report.pdf"),
         TextContent("Read it"),
     )
@@ -329,15 +337,15 @@ def test_a_run_and_a_chat_on_a_server_send_files_of_this_machine(
         assert holdfast("run", "What is it?", "--new", *there, *first, *more, **key).returncode == 0
         lines = f"/attach {tmp_path}/report.pdf\nAnd this?\n"
         assert holdfast("chat", *there, stdin=lines, **key).returncode == 0
-        told = holdfast("tell", "--server", server.url, "one", "send", "Again", *more, **key)
-        assert told.stdout == "posted: send\n"
+        ended = holdfast("tell", "--server", server.url, "one", "send", "Again", *more, **key)
+        assert ended.stdout == "posted: send\n"
         until(lambda: len(model.requests) == 3)
         for request, words in zip(
             model.requests, ("What is it?", "And this?", "Again"), strict=True
         ):
             assert request.messages[-1]["content"] == [PDF_PART, {"type": "text", "text": words}]
-        shown = holdfast("show", "--server", server.url, "one", **key).stdout
-    assert "> (file, application/pdf, report.pdf, 17 B)" in shown
+        output = holdfast("show", "--server", server.url, "one", **key).stdout
+    assert "> (file, application/pdf, report.pdf, 17 B)" in output
 
 
 def test_a_large_picture_is_scaled_down(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ def environment(**more: str) -> dict[str, str]:
     """This process's environment without what the command reads, and `more`. The sandbox is off
     as for all tests (`tests/conftest.py`)."""
     read = ("OPENAI_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
-    found = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in read
         and (not name.startswith("HOLDFAST_") or name in ("HOLDFAST_SANDBOX", "HOLDFAST_PLAIN"))
     }
-    return {**found, "TERM": "xterm-256color", **more}
+    return {**variables, "TERM": "xterm-256color", **more}
 
 
 def holdfast(
@@ -79,19 +79,19 @@ class Typist:
             terminal=True,
         )
         os.close(slave)
-        self.seen = ""
+        self.output = ""
         self._mark = 0
 
     def sees(self, pattern: str) -> str:
         """Wait until `pattern` appears after what was last seen; what is on the terminal up to
         there."""
         deadline = time.monotonic() + 60
-        while not (found := re.compile(pattern).search(self.seen, self._mark)):
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._read(left):
-                raise AssertionError(f"{pattern!r} did not appear in {self.seen[self._mark :]!r}")
-        before = self.seen[self._mark : found.end()]
-        self._mark = found.end()
+        while not (match := re.compile(pattern).search(self.output, self._mark)):
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0 or not self._read(seconds_left):
+                raise AssertionError(f"{pattern!r} did not appear in {self.output[self._mark :]!r}")
+        before = self.output[self._mark : match.end()]
+        self._mark = match.end()
         return before
 
     def types(self, keys: str) -> None:
@@ -101,7 +101,7 @@ class Typist:
         """Read to the end; the exit code. Raises AssertionError if it stays."""
         deadline = time.monotonic() + 60
         while self._read(30):  # a chat that stays may draw its clock for ever
-            assert time.monotonic() < deadline, f"it stays: {self.seen[-2000:]!r}"
+            assert time.monotonic() < deadline, f"it stays: {self.output[-2000:]!r}"
         return self.process.wait(30)
 
     def _read(self, timeout: float) -> bool:
@@ -111,7 +111,7 @@ class Typist:
             data = os.read(self.master, 65536)
         except OSError:  # EIO: the last one who had the terminal open has closed it
             return False
-        self.seen += data.decode(errors="replace")
+        self.output += data.decode(errors="replace")
         return bool(data)
 
 
@@ -131,7 +131,7 @@ def options(server: ModelServer, folder: Path) -> list[str]:
     return ["--model", "m", "--base-url", server.url, "--workdir", str(folder)]
 
 
-def named(store: Path, id: str) -> list[str]:
+def conversation_options(store: Path, id: str) -> list[str]:
     """The options for the conversation of that id, which is new if the store is."""
     return ["--store", str(store), *([] if store.exists() else ["--new"]), "--id", id]
 
@@ -164,8 +164,8 @@ def test_ctrl_c_while_the_command_loads_prints_no_traceback() -> None:
 
 
 def test_without_arguments_it_teaches() -> None:
-    alone, asked = holdfast(), holdfast("--help")
-    assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, "")
+    alone, with_help = holdfast(), holdfast("--help")
+    assert (alone.returncode, alone.stdout, alone.stderr) == (0, with_help.stdout, "")
     for word in (
         "holdfast run",
         "HOLDFAST_MODEL",
@@ -174,8 +174,8 @@ def test_without_arguments_it_teaches() -> None:
         "exit codes",
         "demo",
     ):
-        assert word in asked.stdout
-    assert max(len(line) for line in asked.stdout.splitlines()) <= 80
+        assert word in with_help.stdout
+    assert max(len(line) for line in with_help.stdout.splitlines()) <= 80
 
 
 def test_every_exit_code_is_in_the_help() -> None:
@@ -196,15 +196,15 @@ def test_the_help_loads_neither_the_model_nor_the_tools() -> None:
         "import sys; from holdfast.cli import main; main(['--help']);print([m for m in ('msgspec',"
         " 'pydantic', 'http.client', 'sqlite3', 'logging', 'subprocess') if m in sys.modules])"
     )
-    found = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert found.stdout.splitlines()[-1] == "[]"
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["frobnicate"], "frobnicate"),
         (["run"], "task"),
@@ -282,10 +282,10 @@ def test_the_help_loads_neither_the_model_nor_the_tools() -> None:
         (["show", "/nowhere/at/all.db"], "does not exist"),
     ],
 )
-def test_a_wrong_argument_is_one_clear_line_and_exit_2(arguments: list[str], told: str) -> None:
+def test_a_wrong_argument_is_one_clear_line_and_exit_2(arguments: list[str], message: str) -> None:
     ended = holdfast(*arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert ended.stderr.startswith("holdfast: ")
     assert ended.stderr.count("\n") == 1
 
@@ -393,13 +393,13 @@ def test_commands_see_the_path_but_no_secret_unless_it_is_named(tmp_path: Path) 
             "--full",
         ]
         ended = holdfast("run", "x", *arguments, LC_TIME="C.UTF-8", **secrets)
-        told = str(server.requests[1].messages)
+        messages = str(server.requests[1].messages)
     assert ended.returncode == 0
-    assert KEY not in ended.stdout + ended.stderr + told
+    assert KEY not in ended.stdout + ended.stderr + messages
     assert KEY.encode() not in store.read_bytes()
-    assert "NAMED_SECRET=told" in told
-    assert "LC_TIME=C.UTF-8" in told
-    assert f"PATH={os.environ['PATH']}" in told
+    assert "NAMED_SECRET=told" in messages
+    assert "LC_TIME=C.UTF-8" in messages
+    assert f"PATH={os.environ['PATH']}" in messages
 
 
 @pytest.mark.slow
@@ -431,7 +431,7 @@ def test_force_color_colours_a_pipe_and_no_color_wins(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("response", "told"),
+    ("response", "message"),
     [
         (
             (
@@ -455,14 +455,14 @@ def test_force_color_colours_a_pipe_and_no_color_wins(tmp_path: Path) -> None:
     ids=["wrong key", "unknown model", "bad request", "dropped"],
 )
 def test_a_model_that_cannot_answer_is_one_line_and_exit_1(
-    tmp_path: Path, response: Any, told: str
+    tmp_path: Path, response: Any, message: str
 ) -> None:
     with ModelServer(lambda request: response) as server:
         ended = holdfast(
             "run", "x", "--retries", "0", *options(server, tmp_path), HOLDFAST_API_KEY=KEY
         )
     assert ended.returncode == 1
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert re.fullmatch(r"holdfast: .+\n", ended.stderr)
     assert KEY not in ended.stdout + ended.stderr
 
@@ -611,9 +611,9 @@ def test_a_conversation_in_a_store_goes_on_and_is_shown(tmp_path: Path) -> None:
     store = str(tmp_path / "agents.db")
     with ModelServer([command("echo first"), text("One."), text("Two.")]) as server:
         first = holdfast("run", "do one thing", *options(server, tmp_path), "--store", store)
-        found = re.search(r"^continue with: holdfast (chat .*)$", first.stderr, re.MULTILINE)
-        assert found
-        second = holdfast(*shlex.split(found[1]), stdin="and another\n")
+        match = re.search(r"^continue with: holdfast (chat .*)$", first.stderr, re.MULTILINE)
+        assert match
+        second = holdfast(*shlex.split(match[1]), stdin="and another\n")
         assert (first.returncode, second.returncode) == (0, 0)
         assert [m["role"] for m in server.requests[2].messages] == [
             "system",
@@ -625,10 +625,10 @@ def test_a_conversation_in_a_store_goes_on_and_is_shown(tmp_path: Path) -> None:
         ]
     assert "do one thing" not in second.stdout, "what was shown before is not shown again"
     assert second.stdout.splitlines()[-3:] == ["> and another", "", "Two."]
-    shown = holdfast("show", store)
-    assert shown.returncode == 0
+    history = holdfast("show", store)
+    assert history.returncode == 0
     for line in ("> do one thing", "$ echo first", "  first", "One.", "> and another", "Two."):
-        assert line in shown.stdout.splitlines()
+        assert line in history.stdout.splitlines()
     events = [json.loads(line) for line in holdfast("show", store, "--json").stdout.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert {event["type"] for event in events} >= {
@@ -692,7 +692,11 @@ def test_a_conversation_that_somebody_else_drives_is_not_touched(tmp_path: Path)
     with ModelServer() as server, SQLiteStore(tmp_path / "s.db") as store:
         store.acquire("one")
         ended = holdfast(
-            "run", "x", *options(server, tmp_path), "--new", *named(tmp_path / "s.db", "one")
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--new",
+            *conversation_options(tmp_path / "s.db", "one"),
         )
     assert ended.returncode == 1
     assert f"process {os.getpid()}" in ended.stderr
@@ -707,8 +711,8 @@ def test_each_piped_line_is_a_message_and_the_last_ones_end_is_the_exit_code(
         lines = "first\n\n/status\n/nonsense\nsecond\n/exit\nnever said\n"
         ended = holdfast("chat", *options(server, tmp_path), "--retries", "0", stdin=lines)
         assert (ended.returncode, len(server.requests)) == (0, 2)
-    said = [line for line in ended.stdout.splitlines() if line]
-    assert [line for line in said if not line.startswith("model m")] == [
+    output_lines = [line for line in ended.stdout.splitlines() if line]
+    assert [line for line in output_lines if not line.startswith("model m")] == [
         "> first",
         "One.",
         "> second",
@@ -777,8 +781,8 @@ def test_the_demo_does_not_claim_what_did_not_happen(tmp_path: Path) -> None:
 def test_the_demo_in_a_terminal_is_coloured() -> None:
     with terminal("demo", "--fast") as typist:
         assert typist.leaves() == 0
-    assert re.search(r"\x1b\[32m  \+    first = \(number - 1\) \* size\x1b\[0m", typist.seen)
-    assert "Checked" in typist.seen
+    assert re.search(r"\x1b\[32m  \+    first = \(number - 1\) \* size\x1b\[0m", typist.output)
+    assert "Checked" in typist.output
 
 
 # --- a terminal ---
@@ -792,11 +796,11 @@ def streamed(*answers: dict[str, Any]) -> list[str]:
 def test_a_streamed_answer_is_shown_live_and_once(tmp_path: Path) -> None:
     stream = sse(text("Hello there, how are you?"), size=6)
     half = stream.index("data: ", stream.index("Hello"))
-    seen = threading.Event()
+    may_continue = threading.Event()
 
     def pieces() -> Iterator[bytes]:
         yield stream[:half].encode()
-        assert seen.wait(15)
+        assert may_continue.wait(15)
         yield stream[half:].encode()
 
     with (
@@ -804,11 +808,11 @@ def test_a_streamed_answer_is_shown_live_and_once(tmp_path: Path) -> None:
         terminal("run", "x", *options(server, tmp_path)) as typist,
     ):
         typist.sees("Hello")
-        seen.set()
+        may_continue.set()
         assert typist.leaves() == 0
-    assert typist.seen.count("Hello") == 1
-    assert typist.seen.count("you?") == 1
-    assert "1 step, " in typist.seen
+    assert typist.output.count("Hello") == 1
+    assert typist.output.count("you?") == 1
+    assert "1 step, " in typist.output
 
 
 @pytest.mark.slow
@@ -817,7 +821,7 @@ def test_the_status_line_is_gone_in_the_end(tmp_path: Path) -> None:
     with ModelServer(answers) as server, terminal("run", "x", *options(server, tmp_path)) as typist:
         typist.sees(r"\$ sleep 0.6; echo slept 0\.\d\d? s")
         assert typist.leaves() == 0
-    last = typist.seen.rstrip("\r\n").split("\r\n")
+    last = typist.output.rstrip("\r\n").split("\r\n")
     visible = [re.sub(r"\x1b\[[0-9;]*m", "", line.rpartition("\x1b[K")[2]) for line in last]
     assert [line for line in visible if "sleep" in line] == ["$ sleep 0.6; echo slept"]
     assert "thinking" not in "".join(visible)
@@ -849,7 +853,7 @@ def test_a_message_typed_after_ctrl_c_steers(tmp_path: Path) -> None:
             typist.sees("Right away.")
             assert typist.leaves() == 0
         assert [m["content"] for m in server.requests[1].messages[1:]] == ["x", "do it otherwise"]
-    assert typist.seen.count("do it otherwise") == 1
+    assert typist.output.count("do it otherwise") == 1
 
 
 @pytest.mark.slow
@@ -867,7 +871,7 @@ def test_the_second_ctrl_c_closes(tmp_path: Path) -> None:
         typist.types("\x03")
         typist.sees("continue with: holdfast chat")
         assert typist.leaves() == 130
-    assert "Traceback" not in typist.seen
+    assert "Traceback" not in typist.output
 
 
 @pytest.mark.slow
@@ -893,10 +897,10 @@ def test_a_chat_takes_what_is_typed_while_the_agent_works(tmp_path: Path) -> Non
             return sse(command(f"until [ -e {go} ]; do sleep 0.02; done"))
         return sse(text(f"Heard: {last['content']}."))
 
-    kept = named(tmp_path / "s.db", "one")
+    conversation = conversation_options(tmp_path / "s.db", "one")
     with (
         ModelServer(answer) as server,
-        terminal("chat", *options(server, tmp_path), *kept) as typist,
+        terminal("chat", *options(server, tmp_path), *conversation) as typist,
     ):
         typist.sees("> ")
         typist.types("wait\r")
@@ -941,14 +945,14 @@ def test_a_chat_pauses_and_resumes(tmp_path: Path) -> None:
 def test_a_chat_outlives_errors_and_tells_each(tmp_path: Path) -> None:
     answers = [(401, {}, "first refusal"), (401, {}, "second refusal"), sse(text("Here."))]
     with ModelServer(answers) as server, terminal("chat", *options(server, tmp_path)) as typist:
-        for line, seen in (
+        for line, expected in (
             ("one", "first refusal"),
             ("two", "second refusal"),
             ("/continue", "Here."),
         ):
             typist.sees("> ")
             typist.types(f"{line}\r")
-            typist.sees(seen)
+            typist.sees(expected)
         typist.sees("> ")
         typist.types("\x04")
         assert typist.leaves() == 0
@@ -961,10 +965,10 @@ def test_no_color_and_a_dumb_terminal_get_plain_text(tmp_path: Path) -> None:
     ) as server:
         with terminal("run", "x", *options(server, tmp_path), NO_COLOR="1") as typist:
             assert typist.leaves() == 0
-        assert not re.search(r"\x1b\[[0-9;]*m", typist.seen)
+        assert not re.search(r"\x1b\[[0-9;]*m", typist.output)
         with terminal("run", "x", *options(server, tmp_path), "--no-stream", TERM="dumb") as typist:
             assert typist.leaves() == 0
-        assert ESCAPE not in typist.seen
+        assert ESCAPE not in typist.output
 
 
 @pytest.mark.slow
@@ -978,8 +982,11 @@ def test_a_retry_is_told_while_it_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_server_that_wants_a_key_is_told_of_with_where_to_put_it(tmp_path: Path) -> None:
     with ModelServer([(401, {}, {"error": {"message": "Who are you?"}})] * 2) as server:
-        without = holdfast("run", "x", *options(server, tmp_path))
-        given = holdfast("run", "x", *options(server, tmp_path), HOLDFAST_API_KEY="short")
-    assert (without.returncode, given.returncode) == (1, 1)
-    assert "The provider says: Who are you? No key was sent: set HOLDFAST_API_KEY" in without.stderr
-    assert "No key" not in given.stderr
+        without_key = holdfast("run", "x", *options(server, tmp_path))
+        with_key = holdfast("run", "x", *options(server, tmp_path), HOLDFAST_API_KEY="short")
+    assert (without_key.returncode, with_key.returncode) == (1, 1)
+    assert (
+        "The provider says: Who are you? No key was sent: set HOLDFAST_API_KEY"
+        in without_key.stderr
+    )
+    assert "No key" not in with_key.stderr

@@ -20,14 +20,22 @@ from holdfast.cli.render import as_json, whole
 from holdfast.commands import Approve
 from holdfast.content import ToolCall
 from holdfast.conversation import ConversationState
-from tests.cli.test_commands import ESCAPE, command, holdfast, named, options, streamed, terminal
+from tests.cli.test_commands import (
+    ESCAPE,
+    command,
+    conversation_options,
+    holdfast,
+    options,
+    streamed,
+    terminal,
+)
 from tests.model_server import ModelServer, calls, sse, text
 
 PROMPT = r"\[y,n,e,a,q\] "
 
 
-def kept(folder: Path) -> list[str]:
-    return named(folder / "s.db", "one")
+def store_options(folder: Path) -> list[str]:
+    return conversation_options(folder / "s.db", "one")
 
 
 def events(folder: Path) -> list[ev.AnyEvent]:
@@ -60,7 +68,7 @@ def results(server: ModelServer, number: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         ("shell", "'shell'"),
         ("termnal", "Did you mean 'terminal'?"),
@@ -70,13 +78,13 @@ def results(server: ModelServer, number: int) -> list[str]:
     ],
 )
 def test_an_unknown_tool_is_named_with_those_there_are(
-    tmp_path: Path, what: str, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, what: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--workdir", str(tmp_path)]
-    assert main(["run", "x", *model, "--confirm", what, *kept(tmp_path)]) == 2
+    assert main(["run", "x", *model, "--confirm", what, *store_options(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert told in err
+    assert message in err
     assert "terminal, terminal_input, read_file" in err
     assert list(tmp_path.iterdir()) == []
 
@@ -92,7 +100,12 @@ def test_without_a_terminal_it_ends_with_what_waits_and_how_to_approve_it(tmp_pa
     ]
     with ModelServer([*answers, text("Done.")]) as server:
         ended = holdfast(
-            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--confirm",
+            "terminal",
+            *store_options(tmp_path),
         )
         assert (ended.returncode, len(server.requests)) == (3, 1)
         assert not (tmp_path / "ran").exists()
@@ -107,13 +120,15 @@ def test_without_a_terminal_it_ends_with_what_waits_and_how_to_approve_it(tmp_pa
         )
         assert "is a directory" in ended.stdout, "what need not be asked for ran at once"
         # Nothing was decided: to open it again says so again. Then both are.
-        again = holdfast("chat", *options(server, tmp_path), *kept(tmp_path))
+        again = holdfast("chat", *options(server, tmp_path), *store_options(tmp_path))
         assert (again.returncode, "2 calls left waiting" in again.stderr) == (3, True)
         assert holdfast("tell", str(store), "one", "approve", call[1]).returncode == 0
-        assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 3
+        assert (
+            holdfast("chat", *options(server, tmp_path), *store_options(tmp_path)).returncode == 3
+        )
         assert ((tmp_path / "ran").exists(), (tmp_path / "too").exists()) == (True, False)
         assert holdfast("tell", str(store), "one", "reject", "one is enough").returncode == 0
-        last = holdfast("chat", *options(server, tmp_path), *kept(tmp_path))
+        last = holdfast("chat", *options(server, tmp_path), *store_options(tmp_path))
         assert (last.returncode, last.stdout.splitlines()[-1]) == (0, "Done.")
         assert "one is enough" in results(server, 1)[2]
     assert not (tmp_path / "too").exists()
@@ -135,15 +150,15 @@ def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
     answers = streamed(command("echo one > a"), command("echo two > b"), text("I see."))
     with ModelServer(answers) as server:
         with terminal(
-            "run", "x", *options(server, tmp_path), "--confirm", "always", *kept(tmp_path)
+            "run", "x", *options(server, tmp_path), "--confirm", "always", *store_options(tmp_path)
         ) as typist:
             typist.sees("waiting for you")
-            shown = typist.sees(PROMPT)
-            assert "$ echo one > a" in shown
-            assert "every call needs confirmation" in shown
+            output = typist.sees(PROMPT)
+            assert "$ echo one > a" in output
+            assert "every call needs confirmation" in output
             assert (
                 "[y] run it, [n] reject, [e] edit, [a] run this and all later calls of terminal,"
-                " [q] leave it waiting" in shown
+                " [q] leave it waiting" in output
             )
             assert not (tmp_path / "a").exists()
             typist.types("\r")
@@ -162,21 +177,21 @@ def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
             assert typist.leaves() == 0
         assert "not now" in results(server, 2)[1]
     assert ((tmp_path / "a").exists(), (tmp_path / "b").exists()) == (True, False)
-    asked = ("ask", "policy", "every call needs confirmation")
+    ask = ("ask", "policy", "every call needs confirmation")
     assert decisions(tmp_path) == [
-        asked,
+        ask,
         ("approve", "user", ""),
-        asked,
+        ask,
         ("reject", "user", "not now"),
     ]
-    shown = holdfast("show", str(tmp_path / "s.db")).stdout
+    output = holdfast("show", str(tmp_path / "s.db")).stdout
     for line in (
         "  waits for you: $ echo one > a (every call needs confirmation)",
         "  approved: $ echo one > a, by user",
         "  rejected: $ echo two > b, by user: not now",
         "waiting for you",
     ):
-        assert line in shown.splitlines()
+        assert line in output.splitlines()
 
 
 @pytest.mark.slow
@@ -203,7 +218,7 @@ def test_all_later_calls_of_a_tool_run_unasked(tmp_path: Path) -> None:
         typist.sees("Done.")
         assert typist.leaves() == 0
     assert (tmp_path / "c").exists()
-    assert len(re.findall(PROMPT, typist.seen)) == 2
+    assert len(re.findall(PROMPT, typist.output)) == 2
 
 
 @pytest.mark.slow
@@ -219,17 +234,17 @@ def test_a_call_is_shown_whole_and_without_control_characters(tmp_path: Path) ->
     )
     arguments = [*options(server := ModelServer(answers), tmp_path), "--confirm", "always"]
     with server, terminal("run", "x", *arguments, COLUMNS="80", NO_COLOR="1") as typist:
-        shown = typist.sees(PROMPT)
-        whole = shown[shown.index("May this run?") :].replace("\r\n", "\n")
+        output = typist.sees(PROMPT)
+        whole = output[output.index("May this run?") :].replace("\r\n", "\n")
         assert all(f"echo {number} # {'x' * 200}" in whole for number in range(60))
         assert "echo hi^[[2K^[[1A^M# \\u202egnp\\u202c \\u200bend" in whole
         assert "  timeout: 5" in whole
         typist.types("n\r\r")
-        shown = typist.sees(PROMPT)
+        output = typist.sees(PROMPT)
         assert re.search(
             r"  path: a.txt\r\n  replaces the present content:\r\n.*\n   first\r\n  -second\r\n "
             r" \+2nd\^\[\[31m\r\n",
-            shown,
+            output,
         )
         typist.types("n\r\r")
         assert re.search(
@@ -238,7 +253,7 @@ def test_a_call_is_shown_whole_and_without_control_characters(tmp_path: Path) ->
         )
         typist.types("n\r\r")
         assert typist.leaves() == 0
-    assert not re.search("[\x00-\x06\x0b\x0c\x0e-\x1a\x7f-\x9f\u200b\u202e]", typist.seen)
+    assert not re.search("[\x00-\x06\x0b\x0c\x0e-\x1a\x7f-\x9f\u200b\u202e]", typist.output)
 
 
 def test_what_differs_in_line_ends_alone_is_shown() -> None:
@@ -282,7 +297,7 @@ def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path)
             *options(server, tmp_path),
             "--confirm",
             "terminal",
-            *kept(tmp_path),
+            *store_options(tmp_path),
             INPUTRC="/dev/null",
         ) as typist:
             typist.sees(PROMPT)
@@ -317,7 +332,7 @@ def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path)
 def test_ctrl_d_leaves_it_waiting_and_chat_asks_again(tmp_path: Path) -> None:
     answers = streamed(command("touch ran"), text("Done."))
     with ModelServer(answers) as server:
-        arguments = [*options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)]
+        arguments = [*options(server, tmp_path), "--confirm", "terminal", *store_options(tmp_path)]
         with terminal("run", "x", *arguments) as typist:
             typist.sees(PROMPT)
             typist.types("\x04")
@@ -347,7 +362,12 @@ def test_ctrl_c_pauses_and_the_call_still_waits_after_that(tmp_path: Path) -> No
     with (
         ModelServer(answers) as server,
         terminal(
-            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--confirm",
+            "terminal",
+            *store_options(tmp_path),
         ) as typist,
     ):
         typist.sees(PROMPT)
@@ -363,7 +383,7 @@ def test_ctrl_c_pauses_and_the_call_still_waits_after_that(tmp_path: Path) -> No
         typist.sees("to close: ")
         typist.types("\x03")
         assert typist.leaves() == 130
-    assert "Traceback" not in typist.seen
+    assert "Traceback" not in typist.output
     assert not (tmp_path / "ran").exists()
     assert [decision for decision, _, _ in decisions(tmp_path)] == ["ask"]
 
@@ -376,13 +396,18 @@ def test_a_signal_at_the_prompt_ends_it_and_the_call_waits(
     with (
         ModelServer(streamed(command("touch ran"))) as server,
         terminal(
-            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--confirm",
+            "terminal",
+            *store_options(tmp_path),
         ) as typist,
     ):
         typist.sees(PROMPT)
         typist.process.send_signal(number)
         assert typist.leaves() == code
-    assert "Traceback" not in typist.seen
+    assert "Traceback" not in typist.output
     assert (status(tmp_path), (tmp_path / "ran").exists()) == ("waiting_for_confirmation", False)
     assert not Path(f"{tmp_path}/s.db-owners").exists()
 
@@ -416,7 +441,7 @@ def test_in_a_chat_another_line_is_a_message_and_approves_nothing(tmp_path: Path
     answers = streamed(command("touch ran"), text("Fine."))
     with ModelServer(answers) as server:
         with terminal(
-            "chat", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+            "chat", *options(server, tmp_path), "--confirm", "terminal", *store_options(tmp_path)
         ) as typist:
             typist.sees("> ")
             typist.types("go\r")
@@ -436,13 +461,13 @@ def test_in_a_chat_another_line_is_a_message_and_approves_nothing(tmp_path: Path
             typist.sees("> ")
             typist.types("/exit\r")
             assert typist.leaves() == 0
-        said = [
+        messages = [
             message["content"]
             for message in server.requests[1].messages
             if message["role"] == "user"
         ]
-        assert said == ["go", "yes please do run it"]
-    assert typist.seen.count("yes please do run it") == 1
+        assert messages == ["go", "yes please do run it"]
+    assert typist.output.count("yes please do run it") == 1
     assert not (tmp_path / "ran").exists()
 
 
@@ -452,7 +477,12 @@ def test_a_decision_from_elsewhere_is_noticed(tmp_path: Path) -> None:
     with (
         ModelServer(answers) as server,
         terminal(
-            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--confirm",
+            "terminal",
+            *store_options(tmp_path),
         ) as typist,
     ):
         typist.sees(PROMPT)
@@ -464,8 +494,8 @@ def test_a_decision_from_elsewhere_is_noticed(tmp_path: Path) -> None:
             )
         typist.sees("decided elsewhere: approved by Ada: looks fine")  # nobody types
         assert typist.leaves() == 0
-    assert "Done." in typist.seen  # before that or after it
-    assert "Traceback" not in typist.seen
+    assert "Done." in typist.output  # before that or after it
+    assert "Traceback" not in typist.output
     assert [decision for decision, _, _ in decisions(tmp_path)] == ["ask", "approve"]
     assert (tmp_path / "ran").exists()
 
@@ -481,7 +511,12 @@ def test_what_was_begun_to_be_typed_is_dropped_when_it_is_decided_elsewhere(
     with (
         ModelServer(answers) as server,
         terminal(
-            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--confirm",
+            "terminal",
+            *store_options(tmp_path),
         ) as typist,
     ):
         typist.sees(PROMPT)
@@ -493,7 +528,7 @@ def test_what_was_begun_to_be_typed_is_dropped_when_it_is_decided_elsewhere(
         typist.types("y\r")
         typist.sees("Done.")
         assert typist.leaves() == 0
-    assert "Traceback" not in typist.seen
+    assert "Traceback" not in typist.output
     assert [decision for decision, _, _ in decisions(tmp_path)] == [
         "ask",
         "reject",
@@ -510,7 +545,12 @@ def test_a_pause_from_elsewhere_ends_the_question_and_a_resume_asks_it_again(
     with (
         ModelServer(streamed(command("touch ran"), text("Done."))) as server,
         terminal(
-            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--confirm",
+            "terminal",
+            *store_options(tmp_path),
         ) as typist,
     ):
         typist.sees(PROMPT)
@@ -543,7 +583,7 @@ def test_a_dumb_terminal_asks_in_plain_text(tmp_path: Path) -> None:
         typist.sees(PROMPT)
         typist.types("y\r")
         assert typist.leaves() == 0
-    assert ESCAPE not in typist.seen
+    assert ESCAPE not in typist.output
     assert (tmp_path / "ran").exists()
 
 
@@ -598,20 +638,20 @@ def test_risky_calls_are_asked_about_with_their_risk_and_why(tmp_path: Path) -> 
     with (
         ModelServer(answers) as server,
         terminal(
-            "run", "x", *options(server, tmp_path), "--confirm", "risky", *kept(tmp_path)
+            "run", "x", *options(server, tmp_path), "--confirm", "risky", *store_options(tmp_path)
         ) as typist,
     ):
-        shown = typist.sees(PROMPT)
-        assert "high risk: rm deletes what is outside of the working directory: ../other" in shown
+        output = typist.sees(PROMPT)
+        assert "high risk: rm deletes what is outside of the working directory: ../other" in output
         typist.types("q\r")
         assert typist.leaves() == 3
     assert [(one[0], one[1]) for one in decisions(tmp_path)] == [
         ("allow", "analyzer:rules"),
         ("ask", "analyzer:rules"),
     ]
-    shown = holdfast("show", str(tmp_path / "s.db")).stdout
-    assert "  allowed: $ ls [low risk], by analyzer:rules: ls only reads" in shown.splitlines()
+    output = holdfast("show", str(tmp_path / "s.db")).stdout
+    assert "  allowed: $ ls [low risk], by analyzer:rules: ls only reads" in output.splitlines()
     assert (
         "  high risk: rm deletes what is outside of the working directory: ../other"
-        in shown.splitlines()
+        in output.splitlines()
     )

@@ -112,8 +112,12 @@ def test_a_killed_eval_goes_on_and_asks_no_model_twice(tmp_path: Path) -> None:
         options = ("--out", "out", "--parallel", "2")
         for more in (7, 5, 8):  # three kills, each with two requests that have no answer
             process = start(*command, *options, cwd=folder)
-            seen = len(stalled)
-            until(lambda seen=seen: len(stalled) == seen + 2, "two requests wait", 60)
+            stalled_before = len(stalled)
+            until(
+                lambda stalled_before=stalled_before: len(stalled) == stalled_before + 2,
+                "two requests wait",
+                60,
+            )
             process.kill()  # SIGKILL
             process.communicate(timeout=60)
             after[0] = len(server.requests) + more
@@ -121,10 +125,10 @@ def test_a_killed_eval_goes_on_and_asks_no_model_twice(tmp_path: Path) -> None:
         process = start(*command, *options, cwd=folder)
         out, err = process.communicate(timeout=90)
         assert process.returncode == 0, err
-        asked = Counter(request.body for request in server.requests)
+        request_counts = Counter(request.body for request in server.requests)
     # 2 agents, 4 cases and 3 requests each; those that a kill left without an answer come again.
-    assert len(asked) == 24
-    assert asked == Counter(asked.keys()) + Counter(stalled)
+    assert len(request_counts) == 24
+    assert request_counts == Counter(request_counts.keys()) + Counter(stalled)
     assert len(stalled) == 6
     assert "one (m): 100% passed" in out
     lines = [json.loads(line) for line in (folder / "out/results.jsonl").read_text().splitlines()]
@@ -138,15 +142,15 @@ def test_ctrl_c_pauses_and_the_same_command_goes_on(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
         if request.number == 2:
             os.kill(process.pid, signal.SIGINT)
-            until(lambda: "stopping" in said.read_text(), "it says that it stops")
+            until(lambda: "stopping" in errors_path.read_text(), "it says that it stops")
             time.sleep(0.5)  # the watch of the run looks every 0.2 s
         return three_steps(request)
 
     with ModelServer(answer) as server:
         folder = suite(tmp_path / "s", 2, server.url)
         command = (".", "--agent", "eval_agents:one", "--parallel", "1")
-        said = tmp_path / "errors"
-        with said.open("w") as errors:
+        errors_path = tmp_path / "errors"
+        with errors_path.open("w") as errors:
             process = start(*command, cwd=folder, errors=errors)
         out, _ = process.communicate(timeout=60)
         assert process.returncode == 130
@@ -198,7 +202,7 @@ def test_agents_of_files_and_functions_work_in_a_folder_of_each_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["."], "an eval needs an agent"),
         (["nowhere", "--agent", "eval_agents:green"], "there is no such suite"),
@@ -218,7 +222,7 @@ def test_agents_of_files_and_functions_work_in_a_folder_of_each_run(
     ],
 )
 def test_what_is_wrong_is_one_line_and_exit_2(
-    here: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    here: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "empty.jsonl").write_text("\n")
     (here / "wrong.jsonl").write_text('{"id": "a", "input": "b", "expected": "c"}\n{"id": 1}\n')
@@ -226,5 +230,5 @@ def test_what_is_wrong_is_one_line_and_exit_2(
     (here / "agents.txt").write_text("")
     assert main(["eval", *arguments]) == 2
     captured = capsys.readouterr()
-    assert told in captured.err
+    assert message in captured.err
     assert captured.err.count("\n") == 1

@@ -35,8 +35,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SQLiteStore]:
     backend = TableBackend(tmp_path / "s.db")
-    with SQLiteStore(tmp_path / "s.db", bell=Bell(backend)) as made:
-        yield made
+    with SQLiteStore(tmp_path / "s.db", bell=Bell(backend)) as sqlite:
+        yield sqlite
     backend.close()
 
 
@@ -65,8 +65,8 @@ def test_a_worker_drives_conversations_shows_itself_and_drains(
                 urllib.request.urlopen(f"{address}/other")
             post(store, "a", "Hi", "1")
             until(lambda: [one.status for one in store.list(["a"])] == ["finished"])
-            shown = run("fleet", "status", "--store", place)
-            assert shown.stdout.startswith("1 of 1 workers serve; 0 conversations run")
+            summary = run("fleet", "status", "--store", place)
+            assert summary.stdout.startswith("1 of 1 workers serve; 0 conversations run")
             status = json.loads(run("fleet", "status", "--store", place, "--json").stdout)
             assert status["workers"][0]["queue"] == "default"
             process.send_signal(signal.SIGTERM)
@@ -90,21 +90,21 @@ def test_a_worker_drives_conversations_shows_itself_and_drains(
 def test_a_wrong_option_of_a_worker_is_one_line(
     words: list[str], problem: str, tmp_path: Path
 ) -> None:
-    found = forks.run(
+    ended = forks.run(
         command("worker", *words), capture_output=True, text=True, cwd=tmp_path, env={**os.environ}
     )
-    assert found.returncode == 2
-    assert problem in found.stderr
-    assert "Traceback" not in found.stderr
+    assert ended.returncode == 2
+    assert problem in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_an_unreachable_database_is_one_line_without_its_password() -> None:
     place = "postgresql://someone:secret@127.0.0.1:9/agents"
-    found = run("fleet", "status", "--store", place)
-    assert found.returncode == 1
-    assert "cannot be reached" in found.stderr
-    assert "secret" not in found.stderr
-    assert len(found.stderr.splitlines()) == 1
+    ended = run("fleet", "status", "--store", place)
+    assert ended.returncode == 1
+    assert "cannot be reached" in ended.stderr
+    assert "secret" not in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_keywords_and_values_are_refused_rather_than_taken_for_a_file(
@@ -117,9 +117,9 @@ def test_keywords_and_values_are_refused_rather_than_taken_for_a_file(
         ("worker", "--agent", "agent.yaml"),
         ("serve", "--seal-key", "key"),
     ):
-        found = run(*words, "--store", place)
-        assert found.returncode == 2
-        assert "'postgresql://user:password@host:5432/database'" in found.stderr
-        assert len(found.stderr.splitlines()) == 1
-        assert "planted" not in found.stdout + found.stderr
+        ended = run(*words, "--store", place)
+        assert ended.returncode == 2
+        assert "'postgresql://user:password@host:5432/database'" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+        assert "planted" not in ended.stdout + ended.stderr
     assert not [one for one in tmp_path.iterdir() if "planted" in one.name]

@@ -50,11 +50,11 @@ def ids(path: Path) -> set[str]:
         return {entry.id for entry in store.list()}
 
 
-def refused(ended: subprocess.CompletedProcess[str], *told: str) -> None:
-    """It is a mistake in the command line, told in one line."""
+def refused(ended: subprocess.CompletedProcess[str], *phrases: str) -> None:
+    """Check that a command ended with a one-line usage error that has all phrases."""
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended
-    for words in told:
-        assert words in ended.stderr
+    for phrase in phrases:
+        assert phrase in ended.stderr
 
 
 @pytest.mark.slow
@@ -82,10 +82,10 @@ def test_a_prefix_goes_on_with_the_conversation_it_names(name: str, path: Path) 
 @pytest.mark.slow
 def test_an_ambiguous_prefix_is_an_error_that_lists_the_candidates(path: Path) -> None:
     with ModelServer([]) as server:
-        kept = [*options(server, path.parent), "--store", str(path)]
+        store_options = [*options(server, path.parent), "--store", str(path)]
         for words in (
-            ["run", "more", *kept, "--id", "4"],
-            ["chat", *kept, "--id", "4"],
+            ["run", "more", *store_options, "--id", "4"],
+            ["chat", *store_options, "--id", "4"],
             ["show", str(path), "4"],
             ["tell", str(path), "4", "pause"],
             ["stats", str(path), "4"],
@@ -112,8 +112,8 @@ def test_children_do_not_make_the_prefix_of_their_parent_ambiguous(
     assert "4f0c91 and 1 conversation spawned from it" in holdfast("stats", str(path), "4f").stdout
     assert holdfast("show", str(path), "4f").stdout.startswith("4f0c91, finished: Ask\n")
     assert holdfast("replay", str(path), "4f").stdout.startswith("4f0c91: same")
-    told = holdfast("tell", str(path), "4f", "send", "hi")
-    assert (told.returncode, told.stdout) == (0, "posted: send\n")
+    ended = holdfast("tell", str(path), "4f", "send", "hi")
+    assert (ended.returncode, ended.stdout) == (0, "posted: send\n")
     assert (
         holdfast("export", str(path), "4f", "4f0c91.", "-o", str(tmp_path / "two.jsonl")).returncode
         == 0
@@ -130,24 +130,26 @@ def test_children_do_not_make_the_prefix_of_their_parent_ambiguous(
 @pytest.mark.slow
 def test_an_id_that_matches_nothing_is_refused_and_new_begins_a_conversation(path: Path) -> None:
     with ModelServer([text("Hi."), text("Hi.")]) as server:
-        kept = [*options(server, path.parent), "--store", str(path)]
-        refused(holdfast("run", "x", *kept, "--id", "other"), "'other'", "--new --id other")
-        ended = holdfast("run", "x", *kept, "--new", "--id", "other")
+        store_options = [*options(server, path.parent), "--store", str(path)]
+        refused(
+            holdfast("run", "x", *store_options, "--id", "other"), "'other'", "--new --id other"
+        )
+        ended = holdfast("run", "x", *store_options, "--new", "--id", "other")
         assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation 'other'.")
         # A name that another one begins with needs --new.
-        ended = holdfast("run", "x", *kept, "--id", "4f0c", "--new")
+        ended = holdfast("run", "x", *store_options, "--id", "4f0c", "--new")
         assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation '4f0c'.")
         assert len(server.requests[1].messages) == 2
         assert holdfast("show", str(path), "4f0c").stdout.startswith("4f0c, finished: x\n"), (
             "a full id is never ambiguous"
         )
         refused(
-            holdfast("run", "x", *kept, "--id", "4a17", "--new"),
+            holdfast("run", "x", *store_options, "--id", "4a17", "--new"),
             "--new",
             "'4a17'",
             "exists already",
         )
-        refused(holdfast("run", "x", *kept, "--id", ""), "--id takes")
+        refused(holdfast("run", "x", *store_options, "--id", ""), "--id takes")
         assert len(server.requests) == 2
     assert ids(path) == {"4f0c91", "4f0c91.4.0", "4a17", "other", "4f0c"}
 
@@ -191,29 +193,34 @@ def remote(tmp_path: Path) -> Iterator[AgentServer]:
 
 @pytest.mark.slow
 def test_a_server_takes_the_same_ids(remote: AgentServer) -> None:
-    def told(*words: str) -> subprocess.CompletedProcess[str]:
+    def with_key(*words: str) -> subprocess.CompletedProcess[str]:
         return holdfast(*words, HOLDFAST_SERVER_KEY=KEY)
 
     with ModelServer([text(f"Hi {number}.") for number in range(5)]) as model:
         there = ["--server", remote.url]
-        made = [*there, "--model", "m", "--base-url", model.url]
-        first = told("run", "x", *made, "--new", "--id", "4f0c91")
+        new_options = [*there, "--model", "m", "--base-url", model.url]
+        first = with_key("run", "x", *new_options, "--new", "--id", "4f0c91")
         assert (first.returncode, first.stderr.splitlines()[0]) == (0, "New conversation '4f0c91'.")
-        refused(told("run", "x", *made, "--id", "4a17"), "'4a17'", "--new --id 4a17")
-        assert told("run", "x", *made, "--new", "--id", "4a17").returncode == 0
-        again = told("run", "more", *there, "--id", "4f")
+        refused(with_key("run", "x", *new_options, "--id", "4a17"), "'4a17'", "--new --id 4a17")
+        assert with_key("run", "x", *new_options, "--new", "--id", "4a17").returncode == 0
+        again = with_key("run", "more", *there, "--id", "4f")
         assert (again.returncode, again.stdout) == (0, "\n> more\n\nHi 2.\n")
         assert "continuing 4f0c91 (" in again.stderr
         for words in (
-            ["run", "x", *made, "--id", "4"],
+            ["run", "x", *new_options, "--id", "4"],
             ["show", *there, "4"],
             ["tell", *there, "4", "pause"],
         ):
-            refused(told(*words), "2 conversations", "4f0c91 (finished: x)", "4a17 (finished: x)")
+            refused(
+                with_key(*words), "2 conversations", "4f0c91 (finished: x)", "4a17 (finished: x)"
+            )
         refused(
-            told("run", "x", *made, "--id", "4a17", "--new"), "--new", "'4a17'", "exists already"
+            with_key("run", "x", *new_options, "--id", "4a17", "--new"),
+            "--new",
+            "'4a17'",
+            "exists already",
         )
-        assert told("run", "x", *made, "--id", "4f", "--new").returncode == 0
+        assert with_key("run", "x", *new_options, "--id", "4f", "--new").returncode == 0
         assert len(model.requests) == 4
-    listed = told("list", *there).stdout
+    listed = with_key("list", *there).stdout
     assert {line.split()[0] for line in listed.splitlines()} == {"ID", "4f", "4f0c91", "4a17"}

@@ -25,15 +25,15 @@ def test_no_control_character_is_raw(
         conversation.send_message(HOSTILE)
         conversation.run()
     main([*command, str(path), *(["c"] if command[0] == "show" else [])])
-    shown = capsys.readouterr().out
-    assert shown
+    output = capsys.readouterr().out
+    assert output
     assert not [
         char
-        for char in shown
+        for char in output
         if (ord(char) < 0x20 and char != "\n") or 0x7F <= ord(char) < 0xA0 or char in "\u2028\u202e"
     ]
-    found = [json.loads(line) for line in shown.splitlines()]
+    objects = [json.loads(line) for line in output.splitlines()]
     if command[0] == "show":
         assert HOSTILE in [
-            event["content"][0]["text"] for event in found if event["type"] == "message"
+            event["content"][0]["text"] for event in objects if event["type"] == "message"
         ]

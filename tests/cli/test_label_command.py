@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def opened(file: str, id: str) -> None:
+def open_conversation(file: str, id: str) -> None:
     """Open a conversation, which carries out what was posted."""
     with SQLiteStore(file) as store, Conversation(Agent(ScriptedLLM([])), store, id) as c:
         c.hosting.open()
@@ -47,9 +47,9 @@ def test_labels_are_set_from_the_shell_and_listed(file: str) -> None:
     ):
         done = run("tell", file, id, *words)
         assert (done.returncode, done.stdout) == (0, "posted: label\n")
-        opened(file, id)
-    found = run("list", file, "--tag", "bug", "--tag", "customer=acme & sons")
-    [line] = found.stdout.splitlines()[1:]
+        open_conversation(file, id)
+    listing = run("list", file, "--tag", "bug", "--tag", "customer=acme & sons")
+    [line] = listing.stdout.splitlines()[1:]
     assert line.startswith("one ")
     assert line.endswith("Ticket 12 [bug] [customer=acme & sons]")
     lines = run("list", file, "--tag", "bug", "--json").stdout.splitlines()
@@ -68,6 +68,6 @@ def test_labels_that_make_no_sense_are_one_line_and_post_nothing(
 ) -> None:
     done = run("tell", file, "one", *words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    opened(file, "one")
+    open_conversation(file, "one")
     with SQLiteStore(file) as store:
         assert [event.type for event in store.read("one")] == ["message"]

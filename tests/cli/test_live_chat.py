@@ -61,17 +61,17 @@ class Screen:
 
     def rows(self) -> list[list[Any]]:
         """The cells of all rows, with those that have scrolled away."""
-        self._stream.feed(self.typist.seen[self._fed :])
-        self._fed = len(self.typist.seen)
-        above, seen = self._screen.history.top, self._screen.buffer
+        self._stream.feed(self.typist.output[self._fed :])
+        self._fed = len(self.typist.output)
+        above, visible = self._screen.history.top, self._screen.buffer
         return [
-            [row[at] for at in range(100)] for row in [*above, *map(seen.__getitem__, range(30))]
+            [row[at] for at in range(100)] for row in [*above, *map(visible.__getitem__, range(30))]
         ]
 
     @property
     def lines(self) -> list[str]:
-        found = ["".join(cell.data for cell in row).rstrip() for row in self.rows()]
-        return [line for line in found if line]
+        lines = ["".join(cell.data for cell in row).rstrip() for row in self.rows()]
+        return [line for line in lines if line]
 
     def shows(self, pattern: str, within: float = 60.0) -> list[str]:
         """Wait until the screen matches; its lines."""
@@ -87,9 +87,9 @@ class Screen:
 
 @contextmanager
 def chat(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
-    given = [*options(server, folder), "--store", str(folder / "s.db"), "--no-undo", *more]
+    arguments = [*options(server, folder), "--store", str(folder / "s.db"), "--no-undo", *more]
     env = {"HOLDFAST_PLAIN": "", "HOME": str(folder / "home"), "XDG_STATE_HOME": ""}
-    with terminal("chat", *given, **env) as typist:
+    with terminal("chat", *arguments, **env) as typist:
         screen = Screen(typist)
         screen.shows(r"(?m)^>$")
         screen.shows(r"\| no sandbox$|…$")
@@ -101,9 +101,9 @@ def starting(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
     """A chat whose prompt is there, and which reads its attachment until the test has written it
     (`finish_start`)."""
     os.mkfifo(folder / "file.txt")
-    given = [*options(server, folder), "--no-undo", "--attach", str(folder / "file.txt"), *more]
+    arguments = [*options(server, folder), "--no-undo", "--attach", str(folder / "file.txt"), *more]
     env = {"HOLDFAST_PLAIN": "", "HOME": str(folder / "home"), "XDG_STATE_HOME": ""}
-    with terminal("chat", *given, **env) as typist:
+    with terminal("chat", *arguments, **env) as typist:
         screen = Screen(typist)
         screen.shows(r"(?m)^>$(?s:.*)starting")
         yield screen
@@ -118,7 +118,7 @@ def leaves(screen: Screen) -> int:
     return screen.typist.leaves()
 
 
-def said(folder: Path) -> list[str]:
+def user_messages(folder: Path) -> list[str]:
     with SQLiteStore(folder / "s.db", read_only=True) as store:
         (one,) = store.list()
         return [
@@ -141,7 +141,7 @@ def test_a_pasted_text_of_several_lines_is_one_message(tmp_path: Path) -> None:
         screen.types("\r")
         screen.shows(r"Read\.")
         assert leaves(screen) == 0
-    assert said(tmp_path) == ["first line\nsecond line\nthird"]
+    assert user_messages(tmp_path) == ["first line\nsecond line\nthird"]
 
 
 def test_a_long_pasted_text_is_sent_whole_and_shown_in_part(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_long_pasted_text_is_sent_whole_and_shown_in_part(tmp_path: Path) -> N
         screen.shows(r"Read\.")
         screen.shows(r"  line 19\n  … \(181 more lines\)\n")
         assert leaves(screen) == 0
-    assert said(tmp_path) == [pasted]
+    assert user_messages(tmp_path) == [pasted]
 
 
 SLOW = """
@@ -176,8 +176,8 @@ def test_a_message_entered_before_the_box_is_there_is_sent(tmp_path: Path) -> No
     env = {"HOLDFAST_PLAIN": "", "HOME": str(tmp_path / "home"), "XDG_STATE_HOME": ""}
     env["PYTHONPATH"] = str(tmp_path / "slow")
     with ModelServer([text("Read.")]) as server:
-        given = [*options(server, tmp_path), "--store", str(tmp_path / "s.db"), "--no-undo"]
-        with terminal("chat", *given, **env) as typist:
+        arguments = [*options(server, tmp_path), "--store", str(tmp_path / "s.db"), "--no-undo"]
+        with terminal("chat", *arguments, **env) as typist:
             before = termios.tcgetattr(typist.master)
             until(lambda: not termios.tcgetattr(typist.master)[0] & termios.ICRNL, "keys are kept")
             assert not select.select([typist.master], [], [], 0)[0]  # no box yet
@@ -186,7 +186,7 @@ def test_a_message_entered_before_the_box_is_there_is_sent(tmp_path: Path) -> No
             screen.shows(r"Read\.")
             assert leaves(screen) == 0
             assert termios.tcgetattr(typist.master) == before
-    assert said(tmp_path) == ["hello"]
+    assert user_messages(tmp_path) == ["hello"]
 
 
 def test_what_was_typed_before_a_start_that_fails_is_shown(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_three_keys_begin_a_line_of_the_same_message(tmp_path: Path, newline: st
         screen.types(f"one{newline}two\r")
         screen.shows(r"Read\.")
         assert leaves(screen) == 0
-    assert said(tmp_path) == ["one\ntwo"]
+    assert user_messages(tmp_path) == ["one\ntwo"]
 
 
 def test_markdown_is_rendered_as_it_streams_and_addresses_stay_visible(tmp_path: Path) -> None:
@@ -219,14 +219,16 @@ def test_markdown_is_rendered_as_it_streams_and_addresses_stay_visible(tmp_path:
         chat(server, tmp_path) as screen,
     ):
         screen.types("show me\r")
-        shown = "\n".join(screen.shows(r"2 two"))
-        assert "Some bold words, and a link (https://example.org/x)." in shown
-        assert "**" not in shown
-        assert "```" not in shown
-        assert re.search(r"name +size", shown)
-        assert re.search(r"def f\(\):\n +return 1", shown)  # the blank line did not end the block
-        assert re.search(r"1 one\n", shown)
-        assert shown.count("Results") == 1
+        screen_text = "\n".join(screen.shows(r"2 two"))
+        assert "Some bold words, and a link (https://example.org/x)." in screen_text
+        assert "**" not in screen_text
+        assert "```" not in screen_text
+        assert re.search(r"name +size", screen_text)
+        assert re.search(
+            r"def f\(\):\n +return 1", screen_text
+        )  # the blank line did not end the block
+        assert re.search(r"1 one\n", screen_text)
+        assert screen_text.count("Results") == 1
         assert leaves(screen) == 0
 
 
@@ -248,7 +250,7 @@ def test_what_is_typed_while_output_comes_is_not_mixed_with_it(tmp_path: Path) -
         screen.types("\r")
         screen.shows(r"Then this\.")
         assert leaves(screen) == 0
-    assert said(tmp_path) == ["go", "a draft"]
+    assert user_messages(tmp_path) == ["go", "a draft"]
 
 
 def test_a_message_entered_while_a_command_runs_reaches_the_next_step(tmp_path: Path) -> None:
@@ -259,7 +261,7 @@ def test_a_message_entered_while_a_command_runs_reaches_the_next_step(tmp_path: 
         screen.types("also this\r")
         screen.shows(r"> also this")
         until = time.monotonic() + 60
-        while len(said(tmp_path)) < 2 and time.monotonic() < until:
+        while len(user_messages(tmp_path)) < 2 and time.monotonic() < until:
             time.sleep(0.02)
         (tmp_path / "go").touch()
         screen.shows(r"Understood\.")
@@ -305,11 +307,11 @@ def test_a_question_sets_a_draft_aside_and_gives_it_back(tmp_path: Path) -> None
         screen.types("ft\r")
         screen.shows(r"Done\.")
         assert leaves(screen) == 0
-    assert said(tmp_path) == ["paint", "a draft"]
-    kept = (tmp_path / "home/.local/state/holdfast/chat_history").read_text()
-    assert "+a draft" in kept
-    assert "green" not in kept
-    assert "+a dra\n" not in kept  # the draft was not sent then
+    assert user_messages(tmp_path) == ["paint", "a draft"]
+    history = (tmp_path / "home/.local/state/holdfast/chat_history").read_text()
+    assert "+a draft" in history
+    assert "green" not in history
+    assert "+a dra\n" not in history  # the draft was not sent then
 
 
 def test_calls_are_approved_in_the_box_and_edited_arguments_are_prefilled(tmp_path: Path) -> None:
@@ -333,12 +335,12 @@ def test_a_sub_agents_question_and_call_are_asked_in_the_box(tmp_path: Path) -> 
         if "You are the worker." in str(request.messages[0]["content"]):
             ask = calls(("ask_user", {"question": "Which colour?"}))
             steps = [ask, command("echo one > f"), text(f"Learnt: {results[:1]}")]
-            found = steps[len(results)]
+            reply = steps[len(results)]
         elif results:
-            found = text(f"The worker ended. {results[-1]}")
+            reply = text(f"The worker ended. {results[-1]}")
         else:
-            found = calls(("delegate", {"agent": "worker", "task": "Paint."}))
-        return sse(found) if request.json.get("stream") else found
+            reply = calls(("delegate", {"agent": "worker", "task": "Paint."}))
+        return sse(reply) if request.json.get("stream") else reply
 
     team = agents(tmp_path, "ask_user, terminal")
     with (
@@ -376,7 +378,7 @@ def test_commands_files_and_models_are_completed(tmp_path: Path) -> None:
         screen.types("/modl\r")
         screen.shows(r"Unknown command /modl\. Did you mean /model\?")
         assert leaves(screen) == 0
-    assert said(tmp_path) == ["see @folder/report.txt now"]
+    assert user_messages(tmp_path) == ["see @folder/report.txt now"]
 
 
 def test_the_history_is_private_and_comes_back(tmp_path: Path) -> None:
@@ -388,9 +390,9 @@ def test_the_history_is_private_and_comes_back(tmp_path: Path) -> None:
         history = tmp_path / "home/.local/state/holdfast/chat_history"
         assert stat.S_IMODE(history.stat().st_mode) == 0o600
         with chat(server, tmp_path, "--id", "h") as screen:
-            shown = "\n".join(screen.lines)
-            assert "the first message" in shown  # the last turn
-            assert "One." in shown
+            screen_text = "\n".join(screen.lines)
+            assert "the first message" in screen_text  # the last turn
+            assert "One." in screen_text
             screen.types("\x1b[A")
             screen.shows(r"(?m)^> the first message$")
             screen.types("\r")
@@ -421,7 +423,7 @@ def test_a_killed_terminal_ends_the_chat_and_keeps_the_conversation(tmp_path: Pa
         screen.shows(r"One\.")
         screen.typist.process.terminate()
         assert screen.typist.leaves() == 143
-    assert said(tmp_path) == ["first"]
+    assert user_messages(tmp_path) == ["first"]
 
 
 def test_what_is_typed_while_the_chat_starts_is_the_first_message(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def server() -> Iterator[ModelServer]:
-    with ModelServer(lambda request: text("Done.")) as found:
-        yield found
+    with ModelServer(lambda request: text("Done.")) as model_server:
+        yield model_server
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ WIDE = "日本語のとても長い名前の会話" * 6
 LONG = "\n".join(f"line {number}\x1b[31m" for number in range(200))
 
 
-def kept(path: Path, *names: str, answer: str = "ok") -> Path:
+def make_store(path: Path, *names: str, answer: str = "ok") -> Path:
     """A store with finished conversations of these ids."""
     with SQLiteStore(path / "s.db", "process") as store:
         for name in names:
@@ -33,11 +33,11 @@ def kept(path: Path, *names: str, answer: str = "ok") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "wide"),
+    ("text", "wide"),
     [("abc", 3), ("日本", 4), ("e\u0301", 1), ("a\u200db", 2), ("\uff46", 2), ("", 0)],
 )
-def test_a_wide_character_takes_two_columns_and_a_combining_one_none(given: str, wide: int) -> None:
-    assert columns(given) == wide
+def test_a_wide_character_takes_two_columns_and_a_combining_one_none(text: str, wide: int) -> None:
+    assert columns(text) == wide
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 20, 39])
@@ -52,53 +52,53 @@ def test_a_cut_text_fits(given: str, width: int) -> None:
 
 @pytest.mark.slow
 def test_what_is_longer_than_the_screen_goes_to_the_pager(tmp_path: Path) -> None:
-    store = kept(tmp_path, "one", answer=LONG)
+    store = make_store(tmp_path, "one", answer=LONG)
     pager = tmp_path / "pager"
     pager.write_text('#!/bin/sh\necho "[pager LESS=$LESS $1]"\ncat\necho "[end]"\n')
     pager.chmod(0o755)
     with terminal("show", str(store), "--full", PAGER=f"{pager} -x") as typist:
         assert typist.leaves() == 0
-    assert "[pager LESS=FRX -x]" in typist.seen
-    assert "line 199" in typist.seen
+    assert "[pager LESS=FRX -x]" in typist.output
+    assert "line 199" in typist.output
     # Text of the model cannot control the terminal through the pager either.
-    assert "line 7^[[31m" in typist.seen
-    assert "\x1b[31m" not in typist.seen
+    assert "line 7^[[31m" in typist.output
+    assert "\x1b[31m" not in typist.output
     # Notices come after the pager, which has the screen.
-    assert typist.seen.index("[end]") > typist.seen.index("line 199")
+    assert typist.output.index("[end]") > typist.output.index("line 199")
 
 
 @pytest.mark.slow
 def test_a_pager_that_is_left_early_is_no_error(tmp_path: Path) -> None:
-    store = kept(tmp_path, "one", answer="\n".join(f"{LONG}" for _ in range(400)))
+    store = make_store(tmp_path, "one", answer="\n".join(f"{LONG}" for _ in range(400)))
     with terminal("show", str(store), "--full", PAGER="head -n 1") as typist:
         assert typist.leaves() == 0
-    assert "one, finished" in typist.seen
-    assert "line 199" not in typist.seen
+    assert "one, finished" in typist.output
+    assert "line 199" not in typist.output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [("--no-pager",), ("--json",), ()])
 def test_nothing_is_paged_that_fits_or_is_not_to_be(tmp_path: Path, more: tuple[str, ...]) -> None:
-    store = kept(tmp_path, "one", answer=LONG if more == ("--no-pager",) else "short")
+    store = make_store(tmp_path, "one", answer=LONG if more == ("--no-pager",) else "short")
     with terminal("show", str(store), "--full", *more, PAGER="sed s/^/paged:/") as typist:
         assert typist.leaves() == 0
-    assert "paged:" not in typist.seen
+    assert "paged:" not in typist.output
     assert "paged:" not in holdfast("show", str(store), PAGER="sed s/^/paged:/").stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pager", ["", "cat", "no-such-pager", "'"])
 def test_without_a_pager_all_is_written(tmp_path: Path, pager: str) -> None:
-    store = kept(tmp_path, "one", answer=LONG)
+    store = make_store(tmp_path, "one", answer=LONG)
     with terminal("show", str(store), "--full", PAGER=pager) as typist:
         assert typist.leaves() == 0
-    assert "line 199" in typist.seen
+    assert "line 199" in typist.output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80])
 def test_no_line_of_a_table_is_wider_than_the_terminal(tmp_path: Path, width: int) -> None:
-    store = kept(tmp_path, "a" * 60, "b")
+    store = make_store(tmp_path, "a" * 60, "b")
     with SQLiteStore(store) as opened, Conversation(Agent(ScriptedLLM([])), opened, "b") as one:
         one.rename(WIDE)
     skill = tmp_path / "skills" / "long"
@@ -116,11 +116,13 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(tmp_path: Path, width: in
         ("models", "--models", str(models)),
     ):
         with terminal(*arguments, COLUMNS=str(width)) as typist:
-            assert typist.leaves() == 0, typist.seen
-        lines = [clean(line) for line in typist.seen.splitlines()]
-        told = [line for line in lines if not line.startswith(("show one with", "1 file in"))]
-        assert max(columns(line) for line in told) <= width, (arguments, told)
-        assert told
+            assert typist.leaves() == 0, typist.output
+        lines = [clean(line) for line in typist.output.splitlines()]
+        output_lines = [
+            line for line in lines if not line.startswith(("show one with", "1 file in"))
+        ]
+        assert max(columns(line) for line in output_lines) <= width, (arguments, output_lines)
+        assert output_lines
 
 
 def clean(line: str) -> str:
@@ -132,16 +134,16 @@ def clean(line: str) -> str:
 
 @contextmanager
 def choosing(server: ModelServer, folder: Path, store: Path, *more: str) -> Iterator[Screen]:
-    given = [*options(server, folder), "--store", str(store), "--resume", "--no-undo", *more]
+    arguments = [*options(server, folder), "--store", str(store), "--resume", "--no-undo", *more]
     env = {"HOLDFAST_PLAIN": "", "HOME": str(folder / "home"), "XDG_STATE_HOME": ""}
-    with terminal("chat", *given, **env) as typist:
+    with terminal("chat", *arguments, **env) as typist:
         yield Screen(typist)
 
 
 @pytest.mark.slow
 def test_a_conversation_is_chosen_with_the_arrow_keys(tmp_path: Path) -> None:
     pytest.importorskip("prompt_toolkit")
-    store = kept(tmp_path, "first", "second", "third")
+    store = make_store(tmp_path, "first", "second", "third")
     with (
         ModelServer([text("Welcome back.")]) as server,
         choosing(server, tmp_path, store) as screen,
@@ -164,11 +166,11 @@ def test_a_conversation_is_chosen_with_the_arrow_keys(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_chat_goes_on_with_another_conversation(tmp_path: Path) -> None:
     pytest.importorskip("prompt_toolkit")
-    store = kept(tmp_path, "first", "second", "third")
-    given = [*options(server := ModelServer([text("Welcome back.")]), tmp_path), "--no-undo"]
+    store = make_store(tmp_path, "first", "second", "third")
+    arguments = [*options(server := ModelServer([text("Welcome back.")]), tmp_path), "--no-undo"]
     env = {"HOLDFAST_PLAIN": "", "HOME": str(tmp_path / "home"), "XDG_STATE_HOME": ""}
     place = ["--store", str(store), "--id", "third"]
-    with server, terminal("chat", *given, *place, **env) as typist:
+    with server, terminal("chat", *arguments, *place, **env) as typist:
         screen = Screen(typist)
         screen.shows(r"continuing third")
         screen.types("/resume\r")
@@ -191,14 +193,14 @@ def test_a_chat_goes_on_with_another_conversation(tmp_path: Path) -> None:
         assert typist.leaves() == 0
         assert "--id second" in "\n".join(screen.lines)
     with SQLiteStore(store, read_only=True) as opened:
-        said = [one.id for one in opened.list() if "Welcome back." in str(opened.read(one.id))]
-    assert said == ["first"]
+        ids = [one.id for one in opened.list() if "Welcome back." in str(opened.read(one.id))]
+    assert ids == ["first"]
 
 
 @pytest.mark.slow
 def test_escape_chooses_none(tmp_path: Path) -> None:
     pytest.importorskip("prompt_toolkit")
-    store = kept(tmp_path, "first")
+    store = make_store(tmp_path, "first")
     with ModelServer([]) as server, choosing(server, tmp_path, store) as screen:
         screen.shows(r"1 of 1; arrow keys")
         screen.types("\x1b")
@@ -208,7 +210,7 @@ def test_escape_chooses_none(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_plain_chat_numbers_the_conversations(tmp_path: Path) -> None:
-    store = kept(tmp_path, "first", "second")
+    store = make_store(tmp_path, "first", "second")
     with (
         ModelServer([]) as server,
         choosing(server, tmp_path, store, "--plain") as screen,
@@ -235,7 +237,7 @@ def test_a_plain_chat_numbers_the_conversations(tmp_path: Path) -> None:
 def test_a_choice_that_cannot_be_offered_is_refused(
     tmp_path: Path, more: tuple[str, ...], problem: str
 ) -> None:
-    store = kept(tmp_path, "first")
+    store = make_store(tmp_path, "first")
     done = holdfast("chat", "--model", "m", "--store", str(store), "--resume", *more)
     assert done.returncode == 2
     assert problem in done.stderr

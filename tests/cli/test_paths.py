@@ -52,7 +52,7 @@ def test_a_text_that_can_be_no_path_is_a_wrong_option(
     monkeypatch.chdir(tmp_path)
     SQLiteStore("store.db").close()
     code = main([path if word == "PATH" else word for word in command])
-    shown = capfd.readouterr().err
-    assert code == 2, shown
-    assert "internal error" not in shown
-    assert len(shown.strip().splitlines()) == 1
+    errors = capfd.readouterr().err
+    assert code == 2, errors
+    assert "internal error" not in errors
+    assert len(errors.strip().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""`--plan`: the plan as somebody at a real terminal has it, in a pipe, and in what is kept."""
+"""`--plan`: the plan as somebody at a real terminal has it, in a pipe, and in the store."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.agent.planning import FIRST_PROMPT, MAKE, TOOL_PROMPT
 from holdfast.cli import main
 from tests.agent.test_planning import plan, plan_marks
 from tests.cli.test_commands import command, holdfast, options, streamed, terminal
-from tests.cli.test_confirm_command import decisions, kept
+from tests.cli.test_confirm_command import decisions, store_options
 from tests.model_server import ModelServer, calls, text
 
 PROMPT = r"\[y,n,e,q\] "
 
 
-def planned(*given: str) -> dict[str, Any]:
-    return calls(plan(*given))
+def plan_call(*words: str) -> dict[str, Any]:
+    return calls(plan(*words))
 
 
 def state(folder: Path) -> ConversationState:
@@ -30,9 +30,9 @@ def state(folder: Path) -> ConversationState:
 
 @pytest.mark.slow
 def test_a_plan_is_drawn_as_it_changes_in_a_pipe_and_shown_at_the_end(tmp_path: Path) -> None:
-    answers = [planned("Read it!", "Fix it"), planned("Read it.", "Fix it!"), text("Done.")]
+    answers = [plan_call("Read it!", "Fix it"), plan_call("Read it.", "Fix it!"), text("Done.")]
     with ModelServer(answers) as server:
-        ended = holdfast("run", "x", "--plan", *options(server, tmp_path), *kept(tmp_path))
+        ended = holdfast("run", "x", "--plan", *options(server, tmp_path), *store_options(tmp_path))
         assert TOOL_PROMPT in str(server.requests[0].messages[0])
     assert ended.returncode == 0, ended.stderr
     block = [
@@ -47,8 +47,13 @@ def test_a_plan_is_drawn_as_it_changes_in_a_pipe_and_shown_at_the_end(tmp_path: 
     assert "\x1b" not in ended.stdout
     assert f"--store {tmp_path}/s.db --id one --model m --base-url" in ended.stderr
     assert "--plan tool" in ended.stderr
-    shown = holdfast("show", str(tmp_path / "s.db"), "one").stdout.splitlines()
-    assert shown[-5:-1] == ["plan: 1 of 2 steps done", "  [x] 1. Read it", "  [>] 2. Fix it", ""]
+    output_lines = holdfast("show", str(tmp_path / "s.db"), "one").stdout.splitlines()
+    assert output_lines[-5:-1] == [
+        "plan: 1 of 2 steps done",
+        "  [x] 1. Read it",
+        "  [>] 2. Fix it",
+        "",
+    ]
     lines = [
         json.loads(line)
         for line in holdfast("show", str(tmp_path / "s.db"), "one", "--json").stdout.splitlines()
@@ -61,18 +66,22 @@ def test_a_plan_is_drawn_as_it_changes_in_a_pipe_and_shown_at_the_end(tmp_path: 
 @pytest.mark.slow
 def test_without_a_terminal_a_plan_that_waits_is_drawn_and_can_be_approved(tmp_path: Path) -> None:
     with ModelServer(
-        [command("touch early"), planned("Touch it"), command("touch late"), text("Done.")]
+        [command("touch early"), plan_call("Touch it"), command("touch late"), text("Done.")]
     ) as server:
-        ended = holdfast("run", "x", "--plan", "first", *options(server, tmp_path), *kept(tmp_path))
+        ended = holdfast(
+            "run", "x", "--plan", "first", *options(server, tmp_path), *store_options(tmp_path)
+        )
         assert FIRST_PROMPT in str(server.requests[0].messages[0])
         assert (ended.returncode, (tmp_path / "early").exists()) == (3, False)
         assert "plan: 0 of 1 steps done\n  [ ] 1. Touch it\n" in ended.stdout
         assert MAKE in ended.stdout
         assert '"steps"' not in ended.stdout + ended.stderr
-        shown = holdfast("show", str(tmp_path / "s.db"), "one").stdout
-        assert "a plan\nplan: 0 of 1 steps done\n  [ ] 1. Touch it\n" in shown
+        output = holdfast("show", str(tmp_path / "s.db"), "one").stdout
+        assert "a plan\nplan: 0 of 1 steps done\n  [ ] 1. Touch it\n" in output
         assert holdfast("tell", str(tmp_path / "s.db"), "one", "approve").returncode == 0
-        again = holdfast("chat", "--plan", "first", *options(server, tmp_path), *kept(tmp_path))
+        again = holdfast(
+            "chat", "--plan", "first", *options(server, tmp_path), *store_options(tmp_path)
+        )
         assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "Done.")
     assert (tmp_path / "late").exists()
 
@@ -80,24 +89,24 @@ def test_without_a_terminal_a_plan_that_waits_is_drawn_and_can_be_approved(tmp_p
 @pytest.mark.slow
 def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -> None:
     answers = streamed(
-        planned("Touch a", "Touch b"),
-        planned("Touch c", "Touch d"),
+        plan_call("Touch a", "Touch b"),
+        plan_call("Touch c", "Touch d"),
         command("touch late"),
-        planned("Touch C.", "e"),
+        plan_call("Touch C.", "e"),
         text("Done."),
     )
     with ModelServer(answers) as server:
         with terminal(
-            "run", "x", "--plan", "first", *options(server, tmp_path), *kept(tmp_path)
+            "run", "x", "--plan", "first", *options(server, tmp_path), *store_options(tmp_path)
         ) as typist:
-            shown = typist.sees(PROMPT)
-            assert "Approve this plan? the plan is to be approved" in shown
-            assert "[ ] 1. Touch a" in shown
+            output = typist.sees(PROMPT)
+            assert "Approve this plan? the plan is to be approved" in output
+            assert "[ ] 1. Touch a" in output
             assert (
                 "[y] approve this plan, [n] reject it, [e] change its steps, [q] leave it waiting"
-                in shown
+                in output
             )
-            assert '"steps"' not in shown
+            assert '"steps"' not in output
             typist.types("n\r")
             typist.sees("Why")
             typist.types("Other letters.\r")
@@ -120,8 +129,8 @@ def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -
             typist.types("\r")
             typist.sees(PROMPT)
             typist.types("y\r")
-            shown = typist.sees("the plan has other steps than the one that was approved")
-            assert "touch late" in shown
+            output = typist.sees("the plan has other steps than the one that was approved")
+            assert "touch late" in output
             typist.sees(r"\[ \] 2. e")
             typist.sees(PROMPT)
             typist.types("y\r")
@@ -142,10 +151,10 @@ def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_going_on_with_a_conversation_shows_what_is_left_of_its_plan(tmp_path: Path) -> None:
-    with ModelServer([planned("Read it.", "Fix it!"), text("Half."), text("More.")]) as server:
-        holdfast("run", "x", "--plan", *options(server, tmp_path), *kept(tmp_path))
+    with ModelServer([plan_call("Read it.", "Fix it!"), text("Half."), text("More.")]) as server:
+        holdfast("run", "x", "--plan", *options(server, tmp_path), *store_options(tmp_path))
         ended = holdfast(
-            "chat", "--plan", *options(server, tmp_path), *kept(tmp_path), stdin="go on\n"
+            "chat", "--plan", *options(server, tmp_path), *store_options(tmp_path), stdin="go on\n"
         )
     assert ended.stdout.startswith("plan: 1 of 2 steps done\n  [x] 1. Read it\n  [>] 2. Fix it\n")
 
@@ -169,33 +178,35 @@ def test_on_a_server_a_plan_waits_in_the_same_way(
         monkeypatch.setenv(name, value)
     answers = [
         command("touch early"),
-        planned("Touch it"),
+        plan_call("Touch it"),
         command("touch late; ls"),
-        planned("Touch it."),
+        plan_call("Touch it."),
         text("Done."),
     ]
     with ModelServer(answers) as model, remote.AgentServer(tmp_path) as server:
-        given = remote.options(server, model, "one")
-        ended = remote.told("run", "x", "--plan", "first", *given)
+        arguments = remote.options(server, model, "one")
+        ended = remote.run_in_process("run", "x", "--plan", "first", *arguments)
         assert (ended.returncode, "[ ] 1. Touch it" in ended.stdout) == (3, True)
-        given.remove("--new")
-        again = remote.told("chat", "--plan", *given)
+        arguments.remove("--new")
+        again = remote.run_in_process("chat", "--plan", *arguments)
         assert (
             again.returncode,
             "--plan is for a new conversation; 'one' keeps its own setting" in again.stderr,
         ) == (2, True)
         assert (
-            remote.told("tell", "--server", server.url, "one", "approve", "--wait", "20").returncode
+            remote.run_in_process(
+                "tell", "--server", server.url, "one", "approve", "--wait", "20"
+            ).returncode
             == 0
         )
-        shown = remote.told(
+        output = remote.run_in_process(
             "show", "--server", server.url, "one", "--follow", "--until-rest"
         ).stdout
-    assert [line for line in shown.splitlines() if line.startswith("plan:")][
+    assert [line for line in output.splitlines() if line.startswith("plan:")][
         -1
     ] == "plan: 1 of 1 steps done"
-    assert "late" in shown
-    assert "early\n" not in shown.replace("touch early\n", "")
+    assert "late" in output
+    assert "early\n" not in output.replace("touch early\n", "")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from holdfast import SQLiteStore
 from holdfast import events as ev
 from holdfast.conversation import ConversationState
 from tests.cli import test_commands as test_cli
-from tests.cli.test_commands import Typist, holdfast, named, options, terminal
+from tests.cli.test_commands import Typist, conversation_options, holdfast, options, terminal
 from tests.model_server import ModelServer, calls, text
 from tests.paths import REPO
 
@@ -67,8 +67,8 @@ def program(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     monkeypatch.setattr(test_cli, "HOLDFAST", [sys.executable, str(path)])
 
 
-def kept(folder: Path) -> list[str]:
-    return named(folder / "s.db", "one")
+def store_options(folder: Path) -> list[str]:
+    return conversation_options(folder / "s.db", "one")
 
 
 def decisions(folder: Path) -> list[ev.DecisionMade]:
@@ -76,14 +76,14 @@ def decisions(folder: Path) -> list[ev.DecisionMade]:
         return [event for event in store.read("one") if isinstance(event, ev.DecisionMade)]
 
 
-def told(server: ModelServer) -> str:
-    """What the model was told of its last call."""
+def last_result(server: ModelServer) -> str:
+    """Return the last tool result that the model received."""
     return server.requests[-1].messages[-1]["content"]
 
 
 @contextmanager
 def chatting(server: ModelServer, folder: Path) -> Iterator[Typist]:
-    with terminal("chat", *options(server, folder), *kept(folder)) as typist:
+    with terminal("chat", *options(server, folder), *store_options(folder)) as typist:
         typist.sees("> ")
         typist.types("go\r")
         yield typist
@@ -106,7 +106,7 @@ def test_a_form_of_an_mcp_server_is_filled_in_field_by_field(tmp_path: Path) -> 
         typist.sees(r"Done\.[\s\S]*> ")
         typist.types("/exit\r")
         assert typist.leaves() == 0
-        assert told(server) == "accept: name='Ada' colour='green'"
+        assert last_result(server) == "accept: name='Ada' colour='green'"
 
 
 @pytest.mark.slow
@@ -115,11 +115,11 @@ def test_types_choices_defaults_and_secrets_are_asked_for_until_they_fit(tmp_pat
         ModelServer([calls(("order", {})), text("Done.")]) as server,
         chatting(server, tmp_path) as typist,
     ):
-        seen = typist.sees(r"name \(text\): ")
-        assert re.search(r"shop\S+ asks: What do you", seen)
-        assert "shop\x1b" not in seen  # a name cannot paint the screen
-        assert re.search(r"^\S*  want\?", seen, re.MULTILINE)
-        assert "As in your passport." in seen
+        output = typist.sees(r"name \(text\): ")
+        assert re.search(r"shop\S+ asks: What do you", output)
+        assert "shop\x1b" not in output  # a name cannot paint the screen
+        assert re.search(r"^\S*  want\?", output, re.MULTILINE)
+        assert "As in your passport." in output
         for keys, then in [
             ("\r", r"name is required[\s\S]*name \(text\): "),
             ("A\r", r"too short[\s\S]*name \(text\): "),
@@ -145,9 +145,9 @@ def test_types_choices_defaults_and_secrets_are_asked_for_until_they_fit(tmp_pat
             "extras": ["bag", "card"],
             "pin": "planted-7a61",
         }
-        assert told(server) == f"got {values}"
+        assert last_result(server) == f"got {values}"
         assert decisions(tmp_path)[-1].arguments == {**values, "pin": "***"}
-        assert "planted-7a61" not in typist.seen
+        assert "planted-7a61" not in typist.output
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_form_can_be_declined(tmp_path: Path, keys: str) -> None:
         typist.sees(r"name \(text\): ")
         typist.types(keys)
         typist.sees(r"declined[\s\S]*Done\.[\s\S]*> ")
-        assert told(server) == "got None"
+        assert last_result(server) == "got None"
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_an_address_is_shown_with_who_asks_and_ctrl_c_pauses(tmp_path: Path) -> 
         typist.sees(r"bank asks[\s\S]*\[y,n\] ")
         typist.types("y\r")
         typist.sees(r"Done\.[\s\S]*> ")
-        assert told(server) == "got {}"
+        assert last_result(server) == "got {}"
 
 
 @pytest.mark.slow
@@ -191,12 +191,12 @@ def test_another_shell_answers_and_show_tells_of_it(tmp_path: Path) -> None:
         chatting(server, tmp_path) as typist,
     ):
         typist.sees(r"name \(text\): ")
-        with SQLiteStore(store, read_only=True) as kept_store:
-            [(_, question)] = ConversationState("one", kept_store.read("one")).pending_questions
-        shown = holdfast("show", store)
-        assert f"asks you: {question.id} What do you" in shown.stdout
-        assert "with a form: name, size, count, gift, extras, pin" in shown.stdout
-        assert f"tell {store} one answer '{question.id}' JSON" in shown.stderr
+        with SQLiteStore(store, read_only=True) as reader:
+            [(_, question)] = ConversationState("one", reader.read("one")).pending_questions
+        history = holdfast("show", store)
+        assert f"asks you: {question.id} What do you" in history.stdout
+        assert "with a form: name, size, count, gift, extras, pin" in history.stdout
+        assert f"tell {store} one answer '{question.id}' JSON" in history.stderr
         refused = tell("answer", question.id, '{"name": "Ada"}')
         assert (refused.returncode, "size is required" in refused.stderr) == (2, True)
         assert "not a question's id" in tell("answer", "4.0", "{}").stderr
@@ -207,23 +207,23 @@ def test_another_shell_answers_and_show_tells_of_it(tmp_path: Path) -> None:
             f"posted: answer {question.id}",
         )
         typist.sees(r"The question no longer waits for an answer[\s\S]*> ")
-        assert "'size': 'l'" in told(server)
+        assert "'size': 'l'" in last_result(server)
         late = tell("decline", "later")
         assert (late.returncode, "asks a question" in late.stderr) == (2, True)
-    shown = holdfast("show", store)
-    assert "asks: What do you" in shown.stdout
+    history = holdfast("show", store)
+    assert "asks: What do you" in history.stdout
     assert (
         'answered by user: {"name":"Ada","size":"l","count":3,"gift":false,"pin":"***"}'
-        in shown.stdout
+        in history.stdout
     )
 
 
 @pytest.mark.slow
 def test_without_a_terminal_every_question_is_declined(tmp_path: Path) -> None:
     with ModelServer([calls(("order", {})), text("Done.")]) as server:
-        ended = holdfast("run", "go", *options(server, tmp_path), *kept(tmp_path))
+        ended = holdfast("run", "go", *options(server, tmp_path), *store_options(tmp_path))
         assert ended.returncode == 0, ended.stderr
-        assert told(server) == "got None"
+        assert last_result(server) == "got None"
     assert decisions(tmp_path) == []
 
 
@@ -235,4 +235,4 @@ def test_run_asks_on_a_terminal(tmp_path: Path) -> None:
             typist.types("n\r")
             typist.sees("Done")
             assert typist.leaves() == 0
-        assert told(server) == "got None"
+        assert last_result(server) == "got None"

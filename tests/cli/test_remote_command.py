@@ -24,7 +24,7 @@ from tests import forks
 from tests.cli.test_commands import HOLDFAST, command, environment, holdfast, terminal
 from tests.cli.test_live_chat import Screen
 from tests.cli.test_serve import _certificate
-from tests.cli.test_tell_command import told
+from tests.cli.test_tell_command import run_in_process
 from tests.model_server import ModelServer, Request, calls, sse, text
 from tests.waiting import until
 
@@ -62,8 +62,8 @@ class AgentServer:
         )
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            if found := re.search(r"Serving agents at (\S+)\. ", line):
-                self.url = found[1]
+            if match := re.search(r"Serving agents at (\S+)\. ", line):
+                self.url = match[1]
                 return self
         raise AssertionError("the server ended")
 
@@ -126,15 +126,15 @@ def show(server: AgentServer, id: str) -> list[dict[str, Any]]:
     """The events."""
     return [
         json.loads(line)
-        for line in told("show", "--server", server.url, id, "--json").stdout.splitlines()
+        for line in run_in_process("show", "--server", server.url, id, "--json").stdout.splitlines()
     ]
 
 
-def begun(server: AgentServer, id: str) -> Callable[[], bool]:
-    def found() -> bool:
+def call_started(server: AgentServer, id: str) -> Callable[[], bool]:
+    def has_started() -> bool:
         return any(event["type"] == "toolCallStarted" for event in show(server, id))
 
-    return found
+    return has_started
 
 
 # --- run ---
@@ -144,13 +144,15 @@ def begun(server: AgentServer, id: str) -> Callable[[], bool]:
 def test_a_run_on_a_server_shows_what_a_local_one_does(server: AgentServer, tmp_path: Path) -> None:
     answers = [command("echo hi > made; cat made"), text("It says hi."), text("Again.")]
     with ModelServer(answers) as here:
-        local = told(
+        local = run_in_process(
             "run", "say hi", "--model", "m", "--base-url", here.url, "--workdir", str(tmp_path)
         )
     with ModelServer(answers) as model:
-        remote = told("run", "say hi", *options(server, model, "same"), "--workspace", "shared")
+        remote = run_in_process(
+            "run", "say hi", *options(server, model, "same"), "--workspace", "shared"
+        )
         assert model.requests[0].headers["authorization"] == f"Bearer {MODEL_KEY}"
-        again = told(
+        again = run_in_process(
             "run", "once more", "--server", server.url, "--id", "same"
         )  # no model, no key: it has them
     assert (local.returncode, remote.returncode, again.returncode) == (0, 0, 0)
@@ -176,23 +178,23 @@ def test_a_fork_that_nobody_drives_is_not_listed_as_running(server: AgentServer)
         ModelServer([command("sleep 600")]) as model,
         started("run", "wait", *options(server, model, "driven")),
     ):
-        until(begun(server, "driven"))
+        until(call_started(server, "driven"))
         with (
             RemoteWorkspace(server.url, KEY) as workspace,
             RemoteConversation(None, workspace, "driven") as conversation,
         ):
             conversation.fork(id="forked").detach()
-        listed = told("list", "--server", server.url).stdout.splitlines()
+        listed = run_in_process("list", "--server", server.url).stdout.splitlines()
         assert [line for line in listed if line.startswith("driven ") and " running  " in line]
         assert [
             line
             for line in listed
             if line.startswith("forked ") and " running (not driven) " in line
         ]
-        assert told("show", "--server", server.url, "forked").stdout.startswith(
+        assert run_in_process("show", "--server", server.url, "forked").stdout.startswith(
             "forked, running (not driven): wait"
         )
-        assert told("show", "--server", server.url, "driven").stdout.startswith(
+        assert run_in_process("show", "--server", server.url, "driven").stdout.startswith(
             "driven, running: wait"
         )
 
@@ -200,19 +202,19 @@ def test_a_fork_that_nobody_drives_is_not_listed_as_running(server: AgentServer)
 @pytest.mark.slow
 def test_the_models_key_is_nowhere_in_clear_and_may_be_the_servers_own(server: AgentServer) -> None:
     with ModelServer([text("One."), text("Two.")]) as model:
-        assert told("run", "x", *options(server, model, "sealed")).returncode == 0
+        assert run_in_process("run", "x", *options(server, model, "sealed")).returncode == 0
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("HOLDFAST_API_KEY")
-            named = told(
+            with_key_name = run_in_process(
                 "run", "x", *options(server, model, "named"), "--model-key-name", "SERVERS_OWN"
             )
-            unknown = told(
+            unknown = run_in_process(
                 "run", "x", *options(server, model, "unknown"), "--model-key-name", "OTHER"
             )
         assert [request.headers["authorization"] for request in model.requests] == [
             f"Bearer {MODEL_KEY}"
         ] * 2
-    assert named.returncode == 0
+    assert with_key_name.returncode == 0
     assert (unknown.returncode, unknown.stderr) == (
         2,
         (
@@ -233,39 +235,41 @@ def test_a_call_that_waits_is_listed_and_decided_from_another_shell(server: Agen
             text("Done."),
         ]
     ) as model:
-        ended = told("run", "x", *options(server, model, "waits"), "--confirm", "terminal")
+        ended = run_in_process(
+            "run", "x", *options(server, model, "waits"), "--confirm", "terminal"
+        )
         assert ended.returncode == 3
         tell = ["tell", "--server", server.url, "waits"]
         assert (
             f"approve with: holdfast tell --server {server.url} waits approve CALL\n"
             in ended.stderr
         )
-        listed = told("list", "--server", server.url, "--status", "waiting")
+        listed = run_in_process("list", "--server", server.url, "--status", "waiting")
         assert [line.split()[:2] for line in listed.stdout.splitlines()] == [
             ["ID", "STATUS"],
             ["waits", "waiting_for_confirmation"],
         ]
-        several = told(*tell, "approve")
+        several = run_in_process(*tell, "approve")
         assert (several.returncode, "several calls wait" in several.stderr) == (2, True)
         call = re.findall(r"(\d+\.\d)  \$ echo", ended.stderr)
-        first = told(*tell, "approve", call[0], "--wait", "20")
+        first = run_in_process(*tell, "approve", call[0], "--wait", "20")
         assert (
             first.returncode,
             first.stdout.splitlines()[0][:11],
             "done: event" in first.stdout,
         ) == (0, "posted: app", True)
-        second = told(*tell, "reject", call[1], "not", "that")
+        second = run_in_process(*tell, "reject", call[1], "not", "that")
         assert (second.returncode, "The server continues the conversation." in second.stderr) == (
             0,
             True,
         )
-        rest = told("show", server.url, "waits", "--until-rest")
+        rest = run_in_process("show", server.url, "waits", "--until-rest")
         assert (
             rest.returncode,
             "rejected: $ echo 2, by user: not that" in rest.stdout,
             "Done." in rest.stdout,
         ) == (0, True, True)
-        none = told(*tell, "approve")
+        none = run_in_process(*tell, "approve")
         assert (none.returncode, none.stderr) == (
             2,
             "holdfast: no call of 'waits' waits for a decision: the conversation is finished\n",
@@ -288,7 +292,7 @@ def test_somebody_at_the_terminal_allows_all_calls_of_a_tool(server: AgentServer
             typist.sees(r"\[y,n,e,a,q\] ")
             typist.types("a\r")
             assert typist.leaves() == 0
-        assert typist.seen.count("[y,n,e,a,q] ") == 1
+        assert typist.output.count("[y,n,e,a,q] ") == 1
     decided = [
         event
         for event in show(server, "allowed")
@@ -303,23 +307,26 @@ def test_somebody_at_the_terminal_allows_all_calls_of_a_tool(server: AgentServer
 @pytest.mark.slow
 def test_ctrl_c_pauses_there_and_a_message_steers(server: AgentServer) -> None:
     def answer(request: Request) -> object:
-        said = [message["content"] for message in request.messages if message["role"] == "user"]
-        return sse(command("sleep 600") if said == ["x"] else text("Heard: stop that."))
+        messages = [message["content"] for message in request.messages if message["role"] == "user"]
+        return sse(command("sleep 600") if messages == ["x"] else text("Heard: stop that."))
 
     with (
         ModelServer(answer) as model,
         terminal("run", "x", *options(server, model, "pauses"), **env()) as typist,
     ):
         typist.sees("sleep 600")
-        until(begun(server, "pauses"))
+        until(call_started(server, "pauses"))
         typist.types("\x03")
         typist.sees("message to steer")
         assert (
-            told("list", "--server", server.url, "--status", "paused").stdout.count("pauses") == 1
+            run_in_process("list", "--server", server.url, "--status", "paused").stdout.count(
+                "pauses"
+            )
+            == 1
         )
         typist.types("stop that\r")
         assert typist.leaves() == 0
-    assert typist.seen.count("Heard: stop that.") == 1
+    assert typist.output.count("Heard: stop that.") == 1
 
 
 @pytest.mark.slow
@@ -342,7 +349,7 @@ def test_a_chat_streams_and_takes_a_line_while_it_works(
     ):
         typist.sees("> ")
         typist.types("first\r")
-        until(begun(server, "talk"))
+        until(call_started(server, "talk"))
         typist.types("second\r")
         until(lambda: any("second" in json.dumps(event) for event in show(server, "talk")))
         go.touch()
@@ -390,7 +397,7 @@ def test_leaving_does_not_stop_what_ran_before(server: AgentServer, tmp_path: Pa
         ModelServer(until_there(go, "Done.")) as model,
         started("run", "x", *options(server, model, "joined")) as run,
     ):
-        until(begun(server, "joined"))
+        until(call_started(server, "joined"))
         with terminal("chat", "--server", server.url, "--id", "joined", **env()) as typist:
             typist.sees("leaving does not stop it")
             typist.sees("continuing joined")
@@ -425,7 +432,7 @@ def test_run_and_show_wait_for_a_server_that_is_killed_and_go_on(tmp_path: Path)
         ModelServer(until_there(tmp_path / "go", "It went on.")) as model,
     ):
         with started("run", "x", *options(server, model, "lives")) as run:
-            until(begun(server, "lives"))
+            until(call_started(server, "lives"))
             with started("show", "--server", server.url, "lives", "--until-rest") as watching:
                 assert watching.stdout is not None
                 assert any("> x" in line for line in watching.stdout)
@@ -435,8 +442,8 @@ def test_run_and_show_wait_for_a_server_that_is_killed_and_go_on(tmp_path: Path)
                 server.start()
                 out, err = run.communicate(timeout=120)
                 assert (run.returncode, out.splitlines()[-1]) == (0, "It went on."), err
-                shown, err = watching.communicate(timeout=120)
-                assert (watching.returncode, shown.count("It went on.")) == (0, 1), err
+                output, err = watching.communicate(timeout=120)
+                assert (watching.returncode, output.count("It went on.")) == (0, 1), err
         events = show(server, "lives")
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
 
@@ -448,13 +455,13 @@ def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
         ModelServer(until_there(tmp_path / "go", "At last.")) as model,
     ):
         with terminal("run", "x", *options(server, model, "left"), **env()) as typist:
-            until(begun(server, "left"))
+            until(call_started(server, "left"))
             server.kill()
             typist.sees(GONE)
             typist.types("\x03")
             assert typist.leaves() == 130
-        assert "The pause could not be sent" in typist.seen
-        assert f"continue with: holdfast chat --server {server.url} --id left" in typist.seen
+        assert "The pause could not be sent" in typist.output
+        assert f"continue with: holdfast chat --server {server.url} --id left" in typist.output
         server.start()  # which ends what the killed one left running, and goes on
         until(
             lambda: any(
@@ -471,7 +478,7 @@ def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
 def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Path) -> None:
     with ModelServer([text("Yes."), text("No.")] * 2) as model:
         for id in ("list-a", "list-b"):
-            assert told("run", f"task {id}", *options(server, model, id)).returncode == 0
+            assert run_in_process("run", f"task {id}", *options(server, model, id)).returncode == 0
             store = [
                 "--model",
                 "m",
@@ -485,9 +492,9 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
                 "--id",
                 id,
             ]
-            assert told("run", f"task {id}", *store).returncode == 0
+            assert run_in_process("run", f"task {id}", *store).returncode == 0
     for place in (["--server", server.url], [str(tmp_path / "s.db")]):
-        one = told("list", *place, "--limit", "1")
+        one = run_in_process("list", *place, "--limit", "1")
         assert (one.returncode, [line.split()[0] for line in one.stdout.splitlines()]) == (
             0,
             ["ID", "list-b"],
@@ -498,14 +505,16 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
         assert "There are more" in one.stderr
         entries = [
             json.loads(line)
-            for line in told("list", *place, "--json", "--status", "fin").stdout.splitlines()
+            for line in run_in_process(
+                "list", *place, "--json", "--status", "fin"
+            ).stdout.splitlines()
         ]
         assert [entry["id"] for entry in entries if entry["id"].startswith("list-")] == [
             "list-b",
             "list-a",
         ]
         assert {entry["status"] for entry in entries} == {"finished"}
-        assert told("list", *place, "--status", "stuck").stdout == ""
+        assert run_in_process("list", *place, "--status", "stuck").stdout == ""
 
 
 @pytest.mark.slow
@@ -513,15 +522,13 @@ def test_a_chat_with_a_server_goes_on_with_another_conversation(
     server: AgentServer, tmp_path: Path
 ) -> None:
     pytest.importorskip("prompt_toolkit")
-    asked = calls(("terminal", {"command": "pwd > seen; cat seen"}))
-    with ModelServer(
-        [text("Hello from one."), asked, text("Seen."), text("Back in one.")]
-    ) as model:
-        made = holdfast("run", "First", *options(server, model, "goes-one"), **env())
-        assert made.returncode == 0, made.stderr
+    call = calls(("terminal", {"command": "pwd > seen; cat seen"}))
+    with ModelServer([text("Hello from one."), call, text("Seen."), text("Back in one.")]) as model:
+        first = holdfast("run", "First", *options(server, model, "goes-one"), **env())
+        assert first.returncode == 0, first.stderr
         words = [*options(server, model, "goes-two"), "--confirm", "always"]
-        shown = env(HOLDFAST_PLAIN="", HOME=str(tmp_path / "home"), XDG_STATE_HOME="")
-        with terminal("chat", *words, **shown) as typist:
+        variables = env(HOLDFAST_PLAIN="", HOME=str(tmp_path / "home"), XDG_STATE_HOME="")
+        with terminal("chat", *words, **variables) as typist:
             screen = Screen(typist)
             screen.shows(r"(?m)^>$")
             screen.types("Look\r")
@@ -542,8 +549,8 @@ def test_a_chat_with_a_server_goes_on_with_another_conversation(
             screen.types("\x04")
             assert typist.leaves() == 0
             assert "--id goes-one" in "\n".join(screen.lines)
-    said = holdfast("show", "--server", server.url, "goes-one", **env()).stdout
-    assert "Back in one." in said
+    output = holdfast("show", "--server", server.url, "goes-one", **env()).stdout
+    assert "Back in one." in output
     assert (
         "Back in one." not in holdfast("show", "--server", server.url, "goes-two", **env()).stdout
     )
@@ -557,8 +564,8 @@ def test_a_chat_stays_when_its_server_goes_and_says_what_it_cannot_do(tmp_path: 
         AgentServer(tmp_path / "server", "--variable", "SERVERS_OWN") as server,
         ModelServer([text("One."), text("Two.")]) as model,
     ):
-        shown = env(HOLDFAST_PLAIN="", HOME=str(tmp_path / "home"), XDG_STATE_HOME="")
-        with terminal("chat", *options(server, model, "c"), **shown) as typist:
+        variables = env(HOLDFAST_PLAIN="", HOME=str(tmp_path / "home"), XDG_STATE_HOME="")
+        with terminal("chat", *options(server, model, "c"), **variables) as typist:
             screen = Screen(typist)
             screen.shows(r"Ctrl-D leaves")
             screen.types("/approve\r")
@@ -592,8 +599,8 @@ def test_a_sandbox_on_the_server_is_asked_for(server: AgentServer, tmp_path: Pat
         for words in (options(server, model, "plain"), boxed):
             ran = holdfast("run", "Look", *words, **env())
             assert ran.returncode == 0, ran.stderr
-    seen = {id: holdfast("show", "--server", server.url, id, **env()).stdout for id in SANDBOXED}
-    assert {id: "No such file or directory" in text for id, text in seen.items()} == SANDBOXED
+    outputs = {id: holdfast("show", "--server", server.url, id, **env()).stdout for id in SANDBOXED}
+    assert {id: "No such file or directory" in text for id, text in outputs.items()} == SANDBOXED
     with ModelServer([text("no")]) as model:
         words = [*options(server, model, "plain"), "--sandbox", "require"]
         words.remove("--new")
@@ -683,7 +690,7 @@ def test_a_sandbox_on_the_server_is_asked_for(server: AgentServer, tmp_path: Pat
 def test_what_does_not_fit_is_one_line(
     server: AgentServer, arguments: list[str], code: int, words: str
 ) -> None:
-    ended = told(*[word.replace("SERVER", server.url) for word in arguments])
+    ended = run_in_process(*[word.replace("SERVER", server.url) for word in arguments])
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (code, "", 1), ended.stderr
     assert words in ended.stderr
     assert ended.stderr.startswith("holdfast: ")
@@ -693,17 +700,19 @@ def test_a_missing_and_a_wrong_key_are_told_apart_and_a_file_has_one(
     server: AgentServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_SERVER_KEY", "wrong")
-    wrong = told("list", "--server", server.url)
+    wrong = run_in_process("list", "--server", server.url)
     assert (wrong.returncode, "does not know this key" in wrong.stderr) == (2, True)
     monkeypatch.delenv("HOLDFAST_SERVER_KEY")
-    missing = told("chat", "--server", server.url)
+    missing = run_in_process("chat", "--server", server.url)
     assert (
         missing.returncode,
         "no key for the agent server was found. Set HOLDFAST_SERVER_KEY" in missing.stderr,
     ) == (2, True)
     (tmp_path / "key").write_text(f"{KEY}\n")
     assert (
-        told("list", "--server", server.url, "--server-key-file", str(tmp_path / "key")).returncode
+        run_in_process(
+            "list", "--server", server.url, "--server-key-file", str(tmp_path / "key")
+        ).returncode
         == 0
     )
 
@@ -711,16 +720,16 @@ def test_a_missing_and_a_wrong_key_are_told_apart_and_a_file_has_one(
 @pytest.mark.slow
 def test_a_conversation_keeps_what_it_was_made_with(server: AgentServer) -> None:
     with ModelServer([text("One."), text("Two.")]) as model:
-        assert told("run", "x", *options(server, model, "keeps")).returncode == 0
+        assert run_in_process("run", "x", *options(server, model, "keeps")).returncode == 0
         for more, words in (
             (["--confirm", "always"], "--confirm is for a new conversation"),
             (["--model", "other"], "--model: 'keeps' has the model 'm'"),
             (["--workspace", "w"], "--workspace: 'keeps' works in 'w-"),
         ):
-            refused = told("run", "y", "--server", server.url, "--id", "keeps", *more)
+            refused = run_in_process("run", "y", "--server", server.url, "--id", "keeps", *more)
             assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
-        known = [word for word in options(server, model, "keeps") if word != "--new"]
-        same = told("run", "y", *known)
+        arguments = [word for word in options(server, model, "keeps") if word != "--new"]
+        same = run_in_process("run", "y", *arguments)
         assert (
             same.returncode,
             "keeps keeps its agent: --base-url has no effect." in same.stderr,
@@ -734,11 +743,13 @@ def test_a_workspace_of_a_run_that_was_refused_is_not_left_behind(server: AgentS
     before = there()
     with ModelServer([]) as model:
         assert (
-            told("run", "x", *options(server, model, "refused"), "--confirm", "shell").returncode
+            run_in_process(
+                "run", "x", *options(server, model, "refused"), "--confirm", "shell"
+            ).returncode
             == 2
         )
         assert (
-            told(
+            run_in_process(
                 "run", "x", *options(server, model, "refused"), "--model-key-name", "OTHER"
             ).returncode
             == 2
@@ -752,13 +763,13 @@ def test_tls_is_trusted_or_its_failure_is_one_line(
 ) -> None:
     cert, key = _certificate(tmp_path)
     with AgentServer(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key)) as server:
-        refused = told("list", "--server", server.url)
+        refused = run_in_process("list", "--server", server.url)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert "SSL_CERT_FILE=FILE names the certificates to trust" in refused.stderr
-        plain = told("list", "--server", server.url.replace("https", "http"))
+        plain = run_in_process("list", "--server", server.url.replace("https", "http"))
         assert (plain.returncode, plain.stderr.count("\n")) == (1, 1), plain.stderr
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
-        assert told("list", "--server", server.url).returncode == 0
+        assert run_in_process("list", "--server", server.url).returncode == 0
 
 
 @contextmanager
@@ -807,7 +818,7 @@ def test_what_is_no_agent_server_or_another_version_is_said_to_be(
             ["show", url, "x"],
             ["run", "x", "--server", url, "--model", "m"],
         ):
-            ended = told(*arguments)
+            ended = run_in_process(*arguments)
             assert (ended.returncode, ended.stderr.count("\n"), words in ended.stderr) == (
                 code,
                 1,

@@ -29,7 +29,7 @@ def event(kind: type[Any], seq: int = 1, **fields: Any) -> Any:
     return kind(seq=seq, id=str(seq), timestamp=NOW, **fields)
 
 
-def said(text: str, seq: int = 1, sender: str = "user") -> ev.MessageAdded:
+def message_added(text: str, seq: int = 1, sender: str = "user") -> ev.MessageAdded:
     return event(ev.MessageAdded, seq, content=(TextContent(text),), sender=sender)
 
 
@@ -61,7 +61,7 @@ def result(
     )
 
 
-def shown(events: Sequence[ev.AnyEvent], **options: Any) -> list[TextLine]:
+def render_events(events: Sequence[ev.AnyEvent], **options: Any) -> list[TextLine]:
     renderer = Renderer(**options)
     return [line for event in events for line in renderer.lines(event)]
 
@@ -74,7 +74,7 @@ def texts(lines: Sequence[TextLine]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("raw", "seen"),
+    ("raw", "visible"),
     [
         ("plain\ttext\n", "plain\ttext\n"),
         ("\x1b[31mred\x1b[0m", "^[[31mred^[[0m"),
@@ -85,8 +85,8 @@ def texts(lines: Sequence[TextLine]) -> list[str]:
         ("naïve 日本 👍", "naïve 日本 👍"),
     ],
 )
-def test_control_characters_become_visible_and_text_stays(raw: str, seen: str) -> None:
-    assert safe(raw) == seen
+def test_control_characters_become_visible_and_text_stays(raw: str, visible: str) -> None:
+    assert safe(raw) == visible
 
 
 def test_a_text_becomes_one_line_and_is_cut_at_the_width() -> None:
@@ -97,7 +97,7 @@ def test_a_text_becomes_one_line_and_is_cut_at_the_width() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "phrase"),
     [
         (0.0, "0 ms"),
         (0.0034, "3 ms"),
@@ -108,8 +108,8 @@ def test_a_text_becomes_one_line_and_is_cut_at_the_width() -> None:
         (3720, "1 h 02 min"),
     ],
 )
-def test_durations_are_short(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
+def test_durations_are_short(seconds: float, phrase: str) -> None:
+    assert duration(seconds) == phrase
 
 
 def test_the_summary_has_the_cost_only_where_it_is_known() -> None:
@@ -124,10 +124,10 @@ def test_the_summary_has_the_cost_only_where_it_is_known() -> None:
 
 def test_all_counts_of_tokens_that_are_not_zero_are_named() -> None:
     usage = Usage(100, 50, 10, 20, 30, 5, 6, 7, 8, 9)
-    sent = "20 written to the cache, 5 of them for an hour, 6 audio, 8 image)"
-    received = "50 out (30 reasoning, 7 audio, 9 image)"
-    assert token_parts(usage) == [f"100 tokens in (10 cached, {sent}", received]
-    assert token_parts(usage, cached_share=True)[0] == f"100 tokens in (10% cached, {sent}"
+    input_details = "20 written to the cache, 5 of them for an hour, 6 audio, 8 image)"
+    output_part = "50 out (30 reasoning, 7 audio, 9 image)"
+    assert token_parts(usage) == [f"100 tokens in (10 cached, {input_details}", output_part]
+    assert token_parts(usage, cached_share=True)[0] == f"100 tokens in (10% cached, {input_details}"
     assert token_parts(Usage(0, 3)) == ["0 tokens in", "3 out"]
     assert token_parts(Usage()) == []
 
@@ -162,7 +162,7 @@ def test_a_call_is_one_line_with_its_most_telling_argument(
 
 
 def test_a_command_shows_its_output_exit_code_and_duration() -> None:
-    lines = shown(
+    lines = render_events(
         [
             answer(2, "I look.", terminal(2, "ls")),
             result(3, "2.0", "a\nb\n[exit code 0]", exitCode=0),
@@ -180,7 +180,7 @@ def test_a_command_shows_its_output_exit_code_and_duration() -> None:
 
 def test_a_command_that_failed_is_red_and_its_last_lines_are_kept() -> None:
     output = "\n".join(f"line {number}" for number in range(100))
-    lines = shown(
+    lines = render_events(
         [
             answer(2, "", terminal(2, "make")),
             result(3, "2.0", f"{output}\n[exit code 2]", exitCode=2),
@@ -195,13 +195,13 @@ def test_a_command_that_failed_is_red_and_its_last_lines_are_kept() -> None:
 def test_full_shows_everything() -> None:
     output = "\n".join("x" * 300 for _ in range(100))
     events = [answer(2, "", terminal(2, "one\ntwo")), result(3, "2.0", output, exitCode=0)]
-    body = texts(shown(events, width=None, full=True))
+    body = texts(render_events(events, width=None, full=True))
     assert body[:2] == ["$ one", "  two"]
     assert body[2:-1] == ["  " + "x" * 300] * 100
 
 
 def test_lines_are_cut_at_the_width() -> None:
-    lines = shown(
+    lines = render_events(
         [answer(2, "", terminal(2, "echo " + "x" * 200)), result(3, "2.0", "y" * 200, exitCode=0)],
         width=40,
     )
@@ -211,7 +211,7 @@ def test_lines_are_cut_at_the_width() -> None:
 def test_a_diff_stands_for_the_result_of_an_edit() -> None:
     call = ToolCall("2.0", "edit_file", {"path": "a.py", "old": "x", "new": "y"})
     diff = "--- a.py\n+++ a.py\n@@ -1 +1 @@\n-x\n+y\n z\n"
-    lines = shown([answer(2, "", call), result(3, "2.0", "Edited a.py:\n 1 y", diff=diff)])
+    lines = render_events([answer(2, "", call), result(3, "2.0", "Edited a.py:\n 1 y", diff=diff)])
     assert lines[2:] == [
         TextLine("dim", "  @@ -1 +1 @@"),
         TextLine("remove", "  -x"),
@@ -245,13 +245,13 @@ def test_a_new_or_emptied_file_has_no_line_too_many(
 def test_a_long_diff_is_cut_and_says_so() -> None:
     call = ToolCall("2.0", "write_file", {"path": "a"})
     diff = "@@ -0,0 +1,100 @@\n" + "".join(f"+{number}\n" for number in range(100))
-    body = texts(shown([answer(2, "", call), result(3, "2.0", "", diff=diff)]))
+    body = texts(render_events([answer(2, "", call), result(3, "2.0", "", diff=diff)]))
     assert body[-2] == "  … 61 more lines"
 
 
 def test_a_failed_call_is_red_and_names_its_kind() -> None:
     call = ToolCall("2.0", "read_file", {"path": "nope"})
-    lines = shown(
+    lines = render_events(
         [
             answer(2, "", call),
             result(3, "2.0", "There is no nope.", error=True, diff="@@ ignored @@"),
@@ -269,7 +269,7 @@ def test_results_of_several_calls_say_whose_they_are() -> None:
         result(3, "2.1", "second"),
         result(4, "2.0", "first"),
     ]
-    body = texts(shown(events))
+    body = texts(render_events(events))
     assert body == [
         "$ one",
         "$ two",
@@ -283,27 +283,29 @@ def test_results_of_several_calls_say_whose_they_are() -> None:
 
 
 def test_a_result_without_its_call_is_still_shown() -> None:
-    assert texts(shown([result(3, "9.9", "orphan")])) == ["  orphan", "  0.25 s"]
+    assert texts(render_events([result(3, "9.9", "orphan")])) == ["  orphan", "  0.25 s"]
 
 
 def test_arguments_that_were_no_json_are_shown_as_they_came() -> None:
     call = ToolCall("2.0", "terminal", {}, raw='{"command": "ls', invalid="cut off")
-    assert texts(shown([answer(2, "", call)])) == ['terminal {"command": "ls']
+    assert texts(render_events([answer(2, "", call)])) == ['terminal {"command": "ls']
 
 
 def test_what_is_not_text_is_named() -> None:
     image = ToolResult((TextContent("a.png:"), ImageContent(b"x" * 2500, "image/png")))
-    lines = shown([event(ev.ToolCallFinished, 3, call_id="2.0", result=image, duration=0.25)])
+    lines = render_events(
+        [event(ev.ToolCallFinished, 3, call_id="2.0", result=image, duration=0.25)]
+    )
     assert texts(lines) == ["  a.png:", "  (image, image/png, 2 KB)", "  0.25 s"]
 
 
 def test_who_speaks_is_told_apart() -> None:
     events = [
-        said("do this\nand that"),
-        said("Call a tool.", 2, "holdfast"),
+        message_added("do this\nand that"),
+        message_added("Call a tool.", 2, "holdfast"),
         answer(3, "Yes.", reasoning="Hm.\nWell."),
     ]
-    assert shown(events) == [
+    assert render_events(events) == [
         TextLine("gap"),
         TextLine("user", "> do this"),
         TextLine("user", "> and that"),
@@ -323,7 +325,7 @@ def test_what_only_the_machinery_cares_about_is_not_shown() -> None:
         event(ev.DecisionMade, call_id="2.0", decision="allow"),
         answer(5),
     ]
-    assert shown(quiet) == []
+    assert render_events(quiet) == []
 
 
 def test_what_stops_or_changes_a_run_is_shown() -> None:
@@ -344,7 +346,7 @@ def test_what_stops_or_changes_a_run_is_shown() -> None:
         event(ev.DecisionMade, call_id="2.0", decision="deny", reason="no"),
         raw,
     ]
-    assert texts(shown(events)) == [
+    assert texts(render_events(events)) == [
         "model m, 2 tools: a, b",
         "paused (interrupted)",
         "stuck (3 blanks)",
@@ -467,8 +469,8 @@ def test_what_was_cut_off_by_a_pause_is_not_taken_for_the_next_answer() -> None:
 def test_a_message_that_was_typed_here_is_not_repeated() -> None:
     view, out, _ = live()
     view.expect_echoed()
-    view.on_event(said("typed", 1))
-    view.on_event(said("from elsewhere", 2))
+    view.on_event(message_added("typed", 1))
+    view.on_event(message_added("from elsewhere", 2))
     assert out.getvalue() == "> from elsewhere\n"
 
 
@@ -583,14 +585,14 @@ def test_commands_get_a_chosen_part_of_the_environment() -> None:
         "WHATEVER": "w",
         "AWS_PROFILE": "a",
     }
-    found = shell_environment(env, ())
-    assert found == {
+    variables = shell_environment(env, ())
+    assert variables == {
         "PATH": "/bin",
         "LC_ALL": "C",
         "HOME": "/h",
         "GOPATH": "/g",
         "http_proxy": "http://proxy:3128",
     }
-    assert shell_environment(env, ["GITHUB_TOKEN"]) == {**found, "GITHUB_TOKEN": "t"}
+    assert shell_environment(env, ["GITHUB_TOKEN"]) == {**variables, "GITHUB_TOKEN": "t"}
     with pytest.raises(UsageError, match="MISSING"):
         shell_environment(env, ["MISSING"])

@@ -62,20 +62,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def edited(folder: Path, into: Path, id: str, before: bytes, after: bytes) -> None:
+def copy_with_edit(folder: Path, into: Path, id: str, before: bytes, after: bytes) -> None:
     """A copy of the store in which an event of a conversation says something else."""
     with SQLiteStore(folder / "s.db", read_only=True):
         into.write_bytes((folder / "s.db").read_bytes())
     with sqlite3.connect(into) as db:
         number = db.execute("SELECT number FROM conversations WHERE id = ?", (id,)).fetchone()[0]
         rows = db.execute("SELECT key, data FROM events WHERE key >> 32 = ?", (number,)).fetchall()
-        changed = [
+        updates = [
             (zlib.crc32(new := data.replace(before, after)), new, key)
             for key, data in rows
             if before in data
         ]
-        assert changed
-        db.executemany("UPDATE events SET crc = ?, data = ? WHERE key = ?", changed)
+        assert updates
+        db.executemany("UPDATE events SET crc = ?, data = ? WHERE key = ?", updates)
     db.close()
 
 
@@ -133,9 +133,9 @@ def test_another_agent_is_told_apart_in_lines(folder: Path) -> None:
 def test_what_another_version_made_otherwise_is_one_of_several(
     folder: Path, tmp_path: Path
 ) -> None:
-    changed = tmp_path / "s.db"
-    edited(folder, changed, "alpha", b'"text":"do it"', b'"text":"do so"')
-    ended = holdfast("replay", str(changed))
+    store_path = tmp_path / "s.db"
+    copy_with_edit(folder, store_path, "alpha", b'"text":"do it"', b'"text":"do so"')
+    ended = holdfast("replay", str(store_path))
     assert ended.returncode == 1
     assert "beta: same" in ended.stdout
     assert re.search(r"^alpha: differs at request 1, event 4 of \d+:$", ended.stdout, re.MULTILINE)
@@ -148,7 +148,7 @@ def test_a_damaged_conversation_is_told_and_the_others_are_replayed(
     folder: Path, tmp_path: Path
 ) -> None:
     damaged = tmp_path / "s.db"
-    edited(folder, damaged, "alpha", b"do it", b"do so")
+    copy_with_edit(folder, damaged, "alpha", b"do it", b"do so")
     with sqlite3.connect(damaged) as db:
         db.execute("UPDATE events SET crc = crc + 1 WHERE instr(data, CAST('do so' AS BLOB))")
     db.close()
@@ -162,16 +162,16 @@ def test_differences_are_coloured_on_a_terminal_only(folder: Path) -> None:
     arguments = ["replay", str(folder / "s.db"), "alpha", "--agent", "agents:other"]
     with terminal(*arguments, PYTHONPATH=str(folder)) as typist:
         assert typist.leaves() == 1
-    assert f"{ESCAPE}[31m  - m{ESCAPE}[0m" in typist.seen
-    assert f"{ESCAPE}[32m  + n{ESCAPE}[0m" in typist.seen
+    assert f"{ESCAPE}[31m  - m{ESCAPE}[0m" in typist.output
+    assert f"{ESCAPE}[32m  + n{ESCAPE}[0m" in typist.output
     with terminal(*arguments, PYTHONPATH=str(folder), NO_COLOR="1") as typist:
         assert typist.leaves() == 1
-    assert not re.search(r"\x1b\[[0-9;]*m", typist.seen)
+    assert not re.search(r"\x1b\[[0-9;]*m", typist.output)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["none.db"], "does not exist"),
         (["..", "gamma"], "is a folder"),
@@ -189,7 +189,7 @@ def test_differences_are_coloured_on_a_terminal_only(folder: Path) -> None:
 def test_what_cannot_be_replayed_is_one_line_and_exit_2(
     folder: Path,
     arguments: list[str],
-    told: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -198,7 +198,7 @@ def test_what_cannot_be_replayed_is_one_line_and_exit_2(
     assert main(["replay", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n"), err[:10]) == ("", 1, "holdfast: ")
-    assert told in err
+    assert message in err
 
 
 @pytest.mark.slow

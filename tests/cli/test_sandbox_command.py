@@ -252,18 +252,18 @@ def test_what_the_sandbox_denied_names_the_option_that_allows_it(
     ],
 )
 def test_advice_names_the_host_or_the_folder(work: Path, output: str, option: str) -> None:
-    shown = work.parent / "shown"
-    shown.mkdir()
+    mounted_folder = work.parent / "shown"
+    mounted_folder.mkdir()
     (work.parent / "other").mkdir()
-    advice = cli_sandbox.Advice(work, [Mount(str(shown))])
+    advice = cli_sandbox.Advice(work, [Mount(str(mounted_folder))])
     places = {"work": work, "parent": work.parent}
     option = option.format(**places)
     result = ToolResult(output.format(**places), meta={"exitCode": 1})
     event = ToolCallFinished(
         seq=1, id="1", timestamp=datetime.now(UTC), call_id="1.0", result=result
     )
-    found = advice.about(event)
-    assert (option in found) if option else found == ""
+    line = advice.about(event)
+    assert (option in line) if option else line == ""
     assert advice.about(event) == ""  # each once
 
 
@@ -274,8 +274,8 @@ def test_the_command_that_continues_has_the_same_sandbox(work: Path, tmp_path: P
     with ModelServer([text("Done.")]) as server:
         ended = command("run", "x", "--sandbox", "require", *mounts, *store, *options(server, work))
     assert ended.returncode == 0, ended.stderr
-    said = "--sandbox require --network example.com --mount /opt --mount /srv:rw"
-    assert said in ended.stderr.splitlines()[-1]
+    flags = "--sandbox require --network example.com --mount /opt --mount /srv:rw"
+    assert flags in ended.stderr.splitlines()[-1]
 
 
 # --- without one ---
@@ -381,8 +381,8 @@ def test_an_unknown_word_in_the_environment_is_refused(work: Path) -> None:
 # --- the mounts ---
 
 
-def mounted(env: dict[str, str], workdir: Path, *asked: str) -> list[str]:
-    return [mount.source for mount in cli_sandbox.mounts(asked, env, workdir)]
+def mount_sources(env: dict[str, str], workdir: Path, *mount_options: str) -> list[str]:
+    return [mount.source for mount in cli_sandbox.mounts(mount_options, env, workdir)]
 
 
 def test_a_home_folder_and_folders_with_secrets_are_not_mounted(tmp_path: Path) -> None:
@@ -393,8 +393,8 @@ def test_a_home_folder_and_folders_with_secrets_are_not_mounted(tmp_path: Path) 
     (home / ".cargo" / "credentials.toml").write_text("token")
     path = [f"{home}/{name}" for name in ("bin", ".cargo/bin", ".local/bin", ".pyenv/shims")]
     path += [f"{work}/node_modules/.bin", "/usr/bin", "relative", "", "/no/such"]
-    found = mounted({"HOME": str(home), "PATH": ":".join(path), "GOROOT": str(home)}, work)
-    assert found == [f"{home}/{name}" for name in (".cargo/bin", ".local/bin", ".pyenv", "bin")]
+    sources = mount_sources({"HOME": str(home), "PATH": ":".join(path), "GOROOT": str(home)}, work)
+    assert sources == [f"{home}/{name}" for name in (".cargo/bin", ".local/bin", ".pyenv", "bin")]
 
 
 def test_a_working_tree_elsewhere_is_mounted_with_its_repository(tmp_path: Path) -> None:
@@ -404,8 +404,8 @@ def test_a_working_tree_elsewhere_is_mounted_with_its_repository(tmp_path: Path)
     inside = [*git, "-C", str(main_tree)]
     subprocess.run([*inside, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     subprocess.run([*inside, "worktree", "add", "-q", str(tree)], check=True)
-    assert mounted({}, tree) == [str(main_tree / ".git")]
-    assert mounted({}, main_tree) == []
+    assert mount_sources({}, tree) == [str(main_tree / ".git")]
+    assert mount_sources({}, main_tree) == []
 
 
 # --- the network ---
@@ -467,7 +467,7 @@ def test_a_git_file_that_a_command_wrote_shows_nothing(home: Path, content: str)
     (work / "fake").mkdir()
     (work / "fake" / "gitdir").write_text(f"{work}/.git\n")
     (work / "fake" / "commondir").write_text(f"{home}/.ssh\n")
-    assert mounted({"HOME": str(home)}, work) == []
+    assert mount_sources({"HOME": str(home)}, work) == []
 
 
 def test_a_link_in_the_work_folder_shows_nothing(home: Path) -> None:
@@ -477,10 +477,10 @@ def test_a_link_in_the_work_folder_shows_nothing(home: Path) -> None:
     (work / ".venv").symlink_to(other)
     (home / "near").symlink_to(work / ".venv")
     env = {"HOME": str(home), "VIRTUAL_ENV": f"{work}/.venv", "PATH": f"{work}/.venv/bin"}
-    assert mounted(env, work) == []
-    assert mounted({"HOME": str(home), "PATH": f"{home}/near/bin"}, work) == []
+    assert mount_sources(env, work) == []
+    assert mount_sources({"HOME": str(home), "PATH": f"{home}/near/bin"}, work) == []
     # The control: without a link through the work folder it is a toolchain.
-    assert mounted({"HOME": str(home), "PATH": f"{other}/bin"}, work) == [str(other)]
+    assert mount_sources({"HOME": str(home), "PATH": f"{other}/bin"}, work) == [str(other)]
 
 
 def test_settings_of_a_virtual_environment_show_an_installation_alone(home: Path) -> None:
@@ -489,13 +489,13 @@ def test_settings_of_a_virtual_environment_show_an_installation_alone(home: Path
     (home / "letters" / "bin").mkdir(parents=True)
     (home / "letters" / "private").mkdir()
     env = {"HOME": str(home), "VIRTUAL_ENV": f"{work}/.venv"}
-    for named in (f"{home}/letters/bin", f"{home}/.ssh/bin", "a\0b"):
-        (work / ".venv" / "pyvenv.cfg").write_text(f"home = {named}\n")
-        assert mounted(env, work) == []
+    for python_home in (f"{home}/letters/bin", f"{home}/.ssh/bin", "a\0b"):
+        (work / ".venv" / "pyvenv.cfg").write_text(f"home = {python_home}\n")
+        assert mount_sources(env, work) == []
     (home / "python" / "bin").mkdir(parents=True)
     (home / "python" / "lib").mkdir()
     (work / ".venv" / "pyvenv.cfg").write_text(f"home = {home}/python/bin\n")
-    assert mounted(env, work) == [f"{home}/python"]
+    assert mount_sources(env, work) == [f"{home}/python"]
 
 
 def test_programs_in_path_do_not_show_what_lies_beside_them(home: Path) -> None:
@@ -503,9 +503,9 @@ def test_programs_in_path_do_not_show_what_lies_beside_them(home: Path) -> None:
     for name in ("bin", "lib", "shop"):
         (code / name).mkdir(parents=True)
     env = {"HOME": str(home), "PATH": f"{code}/bin"}
-    assert mounted(env, home / "project") == [f"{code}/bin"]
+    assert mount_sources(env, home / "project") == [f"{code}/bin"]
     (code / "shop").rmdir()
-    assert mounted(env, home / "project") == [str(code)]
+    assert mount_sources(env, home / "project") == [str(code)]
 
 
 @boxed

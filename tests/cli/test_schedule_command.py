@@ -48,8 +48,8 @@ def test_timers_are_set_listed_and_cancelled_from_the_shell(file: str) -> None:
     cron = ["--cron", "0 9 * * mon-fri", "--timezone", "Europe/Berlin", "--misfire", "skip"]
     assert run("schedule", file, "one", "add", "Report.", *cron, "--name", "r").returncode == 0
     assert run("schedule", file, "one", "add", "Tick.", "--every", "3600").returncode == 0
-    found = timers(file)
-    assert {one.text for one in found} == {"Look again.", "Report.", "Tick."}
+    pending = timers(file)
+    assert {one.text for one in pending} == {"Look again.", "Report.", "Tick."}
     listed = run("schedule", file, "one", "list").stdout
     assert " look (once, misfire once) Look again.\n" in listed
     assert " r (cron 0 9 * * mon-fri Europe/Berlin, misfire skip) Report.\n" in listed
@@ -63,9 +63,9 @@ def test_a_timer_is_shown_with_the_conversation(file: str) -> None:
     timers(file)
     run("schedule", file, "one", "cancel", "t")
     timers(file)
-    shown = run("show", file, "one").stdout
-    assert "(timer t, due " in shown
-    assert "(timer t was cancelled)" in shown
+    output = run("show", file, "one").stdout
+    assert "(timer t, due " in output
+    assert "(timer t was cancelled)" in output
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,15 @@ def test_a_command_uses_a_secret_and_nothing_shows_it(tmp_path: Path) -> None:
         "<secret:TOKEN> <secret:FILED>",
     ]
     (tmp_path / "key").unlink()
-    shown = done.stdout + done.stderr + requests
+    output = done.stdout + done.stderr + requests
     on_disk = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for value in (VALUE, "from-a-file-0815"):
-        assert value not in shown
+        assert value not in output
         assert value.encode() not in on_disk
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("secret", "problem"),
     [
         ("NOT_SET_ANYWHERE", "NOT_SET_ANYWHERE, named by --secret, is not set"),
         ("T=missing", "--secret 'missing'"),
@@ -61,7 +61,7 @@ def test_a_command_uses_a_secret_and_nothing_shows_it(tmp_path: Path) -> None:
         ("=long", "names of environment variables"),
     ],
 )
-def test_a_bad_secret_is_a_wrong_argument(tmp_path: Path, given: str, problem: str) -> None:
+def test_a_bad_secret_is_a_wrong_argument(tmp_path: Path, secret: str, problem: str) -> None:
     (tmp_path / "short").write_text("x")
     (tmp_path / "long").write_text(VALUE)
     done = holdfast(
@@ -71,7 +71,7 @@ def test_a_bad_secret_is_a_wrong_argument(tmp_path: Path, given: str, problem: s
         "--base-url",
         "http://127.0.0.1:9/v1",
         "--secret",
-        given,
+        secret,
         "--",
         "Go.",
         cwd=tmp_path,

@@ -49,14 +49,14 @@ def holdfast(
 class Running:
     """A server in a process of its own, which answers."""
 
-    def __init__(self, process: subprocess.Popen[str], said: Sequence[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], lines: Sequence[str]) -> None:
         self.process = process
-        self.said = "".join(said)
-        self.url = re.search(r"Serving agents at (https?)://([\d.]+):(\d+)\.", self.said)
-        assert self.url, self.said
+        self.start_output = "".join(lines)
+        self.url = re.search(r"Serving agents at (https?)://([\d.]+):(\d+)\.", self.start_output)
+        assert self.url, self.start_output
         self.port = int(self.url[3])
-        shown = re.search(r"shown only this once: (\S+)", self.said)
-        self.key = shown[1] if shown else ""
+        key_match = re.search(r"shown only this once: (\S+)", self.start_output)
+        self.key = key_match[1] if key_match else ""
 
     def ask(
         self,
@@ -113,13 +113,13 @@ def running(folder: Path, *arguments: str, env: dict[str, str] | None = None) ->
         env={**ENV, **(env or {})},
     )
     try:
-        said: list[str] = []
+        lines: list[str] = []
         assert process.stderr is not None
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             if "Serving agents" in line:
                 break
-        yield Running(process, said)
+        yield Running(process, lines)
     finally:
         with suppress(ProcessLookupError):
             process.kill()
@@ -234,9 +234,9 @@ def test_keys_are_made_listed_and_removed_beside_a_running_server(tmp_path: Path
     with running(tmp_path, env={"HOLDFAST_SERVER_KEY": "a-key-of-my-own-1234"}) as server:
         assert server.key == ""
         assert server.ask("GET", "/api/conversations", key="a-key-of-my-own-1234")[0] == 200
-        made = holdfast("serve", "keys", "add", "--tenant", "alice", "--label", "laptop", *store)
-        key = made.stdout.strip()
-        assert (made.returncode, made.stderr) == (0, "")
+        added = holdfast("serve", "keys", "add", "--tenant", "alice", "--label", "laptop", *store)
+        key = added.stdout.strip()
+        assert (added.returncode, added.stderr) == (0, "")
         assert server.ask("GET", "/api/conversations", key=key)[0] == 200
         listed = holdfast("serve", "keys", "list", *store).stdout
         assert "alice  laptop" in listed
@@ -246,9 +246,9 @@ def test_keys_are_made_listed_and_removed_beside_a_running_server(tmp_path: Path
         assert holdfast("serve", "keys", "remove", id, *store).returncode == 0
         until(lambda: server.ask("GET", "/api/conversations", key=key)[0] == 401, seconds=15)
         assert holdfast("serve", "keys", "remove", id, *store).returncode == 2
-    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
-    assert key.encode() not in kept
-    assert b"a-key-of-my-own-1234" not in kept
+    stored_bytes = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    assert key.encode() not in stored_bytes
+    assert b"a-key-of-my-own-1234" not in stored_bytes
 
 
 @pytest.mark.slow
@@ -262,10 +262,10 @@ def test_what_a_command_finds_of_the_server_has_no_keys_and_its_files_are_its_ow
         env={"PLANTED_KEY": "sk-planted-1", "PLANTED_TOO": "sk-planted-2"},
         fresh=True,
     ) as server:
-        shown = Path(f"/proc/{server.pid}/environ").read_bytes()
-        assert b"PLANTED_KEY=" in shown
+        environ = Path(f"/proc/{server.pid}/environ").read_bytes()
+        assert b"PLANTED_KEY=" in environ
         assert not [
-            secret for secret in (KEY, "sk-planted-1", "sk-planted-2") if secret.encode() in shown
+            secret for secret in (KEY, "sk-planted-1", "sk-planted-2") if secret.encode() in environ
         ]
         assert server.ask("POST", "/api/workspaces", {"id": "w"}).status == 201
         for path in (
@@ -316,7 +316,7 @@ def test_a_supervised_server_takes_its_key_from_standard_input_and_ends_with_it(
     process.stdin.write("hf_from-the-other-process\n")
     process.stdin.flush()
     server = Running(process, [process.stderr.readline()])
-    assert "shown only this once" not in server.said
+    assert "shown only this once" not in server.start_output
     assert server.ask("GET", "/api/conversations", key="hf_from-the-other-process")[0] == 200
     process.stdin.close()
     assert process.stderr.read() == ""
@@ -394,10 +394,10 @@ def test_what_does_not_fit_is_said_in_one_line(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     (tmp_path / "text").write_text("short")
-    given = [argument.format(tmp=tmp_path) for argument in arguments]
-    default = [] if "--store" in given else ["--store", str(tmp_path / "s.db")]
-    listen = [] if "--listen" in given or given[:1] == ["keys"] else ["--listen", "127.0.0.1:0"]
-    ended = holdfast("serve", *given, *default, *listen)
+    values = [argument.format(tmp=tmp_path) for argument in arguments]
+    default = [] if "--store" in values else ["--store", str(tmp_path / "s.db")]
+    listen = [] if "--listen" in values or values[:1] == ["keys"] else ["--listen", "127.0.0.1:0"]
+    ended = holdfast("serve", *values, *default, *listen)
     assert ended.returncode == 2, ended.stderr
     assert words.format(tmp=tmp_path) in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
@@ -416,12 +416,12 @@ def test_a_taken_port_and_a_store_that_another_server_has_are_said_in_one_line(
             other.stderr == f"holdfast: --store: another server (process {server.process.pid}) uses"
             f" '{tmp_path / 's.db'}'\n"
         )
-        taken = holdfast(
+        same_port = holdfast(
             "serve", "--listen", f"127.0.0.1:{server.port}", "--store", str(tmp_path / "t.db")
         )
-        assert taken.returncode == 2
+        assert same_port.returncode == 2
         assert (
-            taken.stderr
+            same_port.stderr
             == f"holdfast: Cannot listen on 127.0.0.1:{server.port}: Address already in"
             " use.\n"
         )

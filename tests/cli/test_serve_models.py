@@ -112,6 +112,6 @@ def test_a_model_that_cannot_be_offered_is_told_at_the_start(
     monkeypatch.delenv("MY_KEY", raising=False)
     models = models_in(tmp_path, "http://127.0.0.1:1/v1")
     place = ("--store", str(tmp_path / "s.db"), "--listen", "127.0.0.1:0", "--models", str(models))
-    given = ("--variable", "MY_KEY=x") if options[0] == "--agent" else ()
-    code, _, err = run("serve", *place, *options, *given)
+    variables = ("--variable", "MY_KEY=x") if options[0] == "--agent" else ()
+    code, _, err = run("serve", *place, *options, *variables)
     assert (code, words in err) == (2, True), err

@@ -25,8 +25,8 @@ def lines(output: str) -> list[dict[str, Any]]:
 
 def test_json_is_the_journal_and_a_result(tmp_path: Path) -> None:
     with ModelServer([command("echo hi"), text("Say \x1b[31mhi.")]) as server:
-        kept = ["--store", str(tmp_path / "s.db")]
-        ended = holdfast("run", "greet", "--json", *options(server, tmp_path), *kept)
+        store_options = ["--store", str(tmp_path / "s.db")]
+        ended = holdfast("run", "greet", "--json", *options(server, tmp_path), *store_options)
     assert (ended.returncode, ended.stderr) == (0, "")
     *events, result = lines(ended.stdout)
     with SQLiteStore(tmp_path / "s.db", read_only=True) as store:
@@ -44,9 +44,9 @@ def test_json_is_the_journal_and_a_result(tmp_path: Path) -> None:
 
 def test_json_tells_of_calls_that_wait_and_of_errors(tmp_path: Path) -> None:
     with ModelServer([command("echo hi"), (401, {}, {"error": {"message": "no"}})]) as server:
-        given = ["--json", *options(server, tmp_path), "--retries", "1"]
-        waits = holdfast("run", "greet", "--confirm", "terminal", *given)
-        fails = holdfast("run", "greet", *given)
+        arguments = ["--json", *options(server, tmp_path), "--retries", "1"]
+        waits = holdfast("run", "greet", "--confirm", "terminal", *arguments)
+        fails = holdfast("run", "greet", *arguments)
     result = lines(waits.stdout)[-1]
     assert (waits.returncode, result["exit_code"]) == (3, 3)
     assert result["status"] == "waiting_for_confirmation"
@@ -70,18 +70,18 @@ def test_quiet_is_the_answer_alone(tmp_path: Path) -> None:
 def test_an_unknown_id_is_refused_and_continue_takes_the_latest(tmp_path: Path) -> None:
     store = ["--store", str(tmp_path / "s.db")]
     with ModelServer([text("One."), text("Two."), text("Three.")]) as server:
-        given = [*options(server, tmp_path), *store]
-        nothing = holdfast("run", "hi", "--continue", *given)
+        arguments = [*options(server, tmp_path), *store]
+        nothing = holdfast("run", "hi", "--continue", *arguments)
         assert (nothing.returncode, "s.db" in nothing.stderr) == (2, True)
         assert not (tmp_path / "s.db").exists()
         SQLiteStore(tmp_path / "s.db").close()
-        nothing = holdfast("run", "hi", "--continue", *given)
+        nothing = holdfast("run", "hi", "--continue", *arguments)
         assert (nothing.returncode, "no conversation" in nothing.stderr) == (2, True)
-        refused = holdfast("run", "hi", "--id", "typo", *given)
+        refused = holdfast("run", "hi", "--id", "typo", *arguments)
         assert (refused.returncode, "--new --id typo" in refused.stderr) == (2, True)
         for id in ("first", "second"):
-            assert holdfast("run", "hi", "--new", "--id", id, *given).returncode == 0
-        assert holdfast("run", "more", "--continue", *given).returncode == 0
+            assert holdfast("run", "hi", "--new", "--id", id, *arguments).returncode == 0
+        assert holdfast("run", "more", "--continue", *arguments).returncode == 0
         assert len(server.requests) == 3
     with SQLiteStore(tmp_path / "s.db", read_only=True) as opened:
         steps = {one.id: one.last_seq for one in opened.list()}
@@ -103,14 +103,14 @@ def complete_in_bash(script: Path, *words: str) -> list[str]:
         'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _holdfast;'
         ' printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    found = subprocess.run(
+    ended = subprocess.run(
         ["bash", "-c", program, "bash", str(script), *words],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert not found.stderr
-    return found.stdout.split()
+    assert not ended.stderr
+    return ended.stdout.split()
 
 
 def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:

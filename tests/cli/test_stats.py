@@ -88,7 +88,7 @@ def command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-class Writing:
+class JournalWriter:
     """A journal written by hand."""
 
     def __init__(self, store: SQLiteStore, id: str) -> None:
@@ -112,15 +112,15 @@ class Writing:
 
 def test_times_tokens_and_costs_are_added_up_by_model_and_tool(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "store.db", "process") as store:
-        written = Writing(store, "c")
+        writer = JournalWriter(store, "c")
         calls = (
             ToolCall("2.0", "a"),
             ToolCall("2.1", "b"),
             ToolCall("2.2", "b"),
             ToolCall("2.3", "denied"),
         )
-        written.add(ev.StatusChanged, 0, status="running")
-        written.add(
+        writer.add(ev.StatusChanged, 0, status="running")
+        writer.add(
             ev.AssistantReplied,
             1,
             calls=calls,
@@ -129,18 +129,18 @@ def test_times_tokens_and_costs_are_added_up_by_model_and_tool(tmp_path: Path) -
             duration=1.0,
             cost=0.5,
         )
-        written.add(ev.ToolCallStarted, 1, call_id="2.0")
-        written.add(ev.ToolCallStarted, 1, call_id="2.1", runner="somebody")
-        written.add(ev.ToolCallFinished, 3, call_id="2.0", result=ToolResult("x"), duration=2.0)
-        written.add(
+        writer.add(ev.ToolCallStarted, 1, call_id="2.0")
+        writer.add(ev.ToolCallStarted, 1, call_id="2.1", runner="somebody")
+        writer.add(ev.ToolCallFinished, 3, call_id="2.0", result=ToolResult("x"), duration=2.0)
+        writer.add(
             ev.ToolCallFinished, 5, call_id="2.1", result=ToolResult.failure("no", "timeout")
         )  # a client's: no duration
-        written.add(
+        writer.add(
             ev.ToolCallFinished, 5, call_id="2.3", result=ToolResult.failure("no", "cancelled")
         )  # it was never run
-        written.add(ev.StatusChanged, 6, status="waiting_for_confirmation")
-        written.add(ev.StatusChanged, 16, status="running")
-        written.add(
+        writer.add(ev.StatusChanged, 6, status="waiting_for_confirmation")
+        writer.add(ev.StatusChanged, 16, status="running")
+        writer.add(
             ev.HistoryCondensed,
             17,
             hidden=(1,),
@@ -149,38 +149,38 @@ def test_times_tokens_and_costs_are_added_up_by_model_and_tool(tmp_path: Path) -
             cost=0.25,
             model="small",
         )
-        written.add(ev.AssistantReplied, 18, model="m", usage=Usage(1000, 10, 750), duration=3.0)
-        written.add(ev.ErrorRecorded, 20, error="ServerError", message="x")
-        written.add(ev.StatusChanged, 20, status="error")
-        found = stats(store, written.done())
-    assert (found.events, found.steps, found.seconds, found.waited, found.condensations) == (
+        writer.add(ev.AssistantReplied, 18, model="m", usage=Usage(1000, 10, 750), duration=3.0)
+        writer.add(ev.ErrorRecorded, 20, error="ServerError", message="x")
+        writer.add(ev.StatusChanged, 20, status="error")
+        totals = stats(store, writer.done())
+    assert (totals.events, totals.steps, totals.seconds, totals.waited, totals.condensations) == (
         13,
         2,
         10.0,
         10.0,
         1,
     )
-    assert found.errors == {"ServerError": 1}
+    assert totals.errors == {"ServerError": 1}
     assert [
         (model.name, model.calls, model.seconds, model.cost, model.unpriced)
-        for model in found.models
+        for model in totals.models
     ] == [
         ("m", 2, 4.0, 0.5, 1),
         ("small", 0, 0.0, 0.25, 0),
     ]
-    assert [(one.name, one.calls, one.errors, one.seconds) for one in found.tools] == [
+    assert [(one.name, one.calls, one.errors, one.seconds) for one in totals.tools] == [
         ("b", 1, 1, 4.0),
         ("a", 1, 0, 2.0),
     ]
-    assert [(one.name, one.seconds, one.error) for one in found.longest] == [
+    assert [(one.name, one.seconds, one.error) for one in totals.longest] == [
         ("b", 4.0, "timeout"),
         ("m", 3.0, ""),
         ("a", 2.0, ""),
         ("m", 1.0, ""),
     ]
-    assert found.usage == Usage(2100, 25, 1000)
-    assert found.cost == 0.75
-    assert found.cached == pytest.approx(1000 / 2100)
+    assert totals.usage == Usage(2100, 25, 1000)
+    assert totals.cost == 0.75
+    assert totals.cached == pytest.approx(1000 / 2100)
 
 
 def test_a_fork_counts_what_it_did_itself(path: Path) -> None:
@@ -204,25 +204,25 @@ def test_a_tree_is_a_conversation_and_what_its_calls_spawned(path: Path) -> None
 @pytest.mark.slow
 def test_a_long_journal_is_counted_in_bounded_memory(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "store.db", "process") as store:
-        written = Writing(store, "long")
+        writer = JournalWriter(store, "long")
         for begin in range(1, 30_000, 3):
-            written.add(
+            writer.add(
                 ev.AssistantReplied,
                 begin,
                 calls=(ToolCall(f"{begin}.0", "a"),),
                 model="m",
                 duration=1.0,
             )
-            written.add(ev.ToolCallStarted, begin, call_id=f"{begin}.0")
-            written.add(
+            writer.add(ev.ToolCallStarted, begin, call_id=f"{begin}.0")
+            writer.add(
                 ev.ToolCallFinished,
                 begin,
                 call_id=f"{begin}.0",
                 result=ToolResult("x" * 100),
                 duration=1.0,
             )
-        summary = written.done()
-        del written
+        summary = writer.done()
+        del writer
         tracemalloc.start()
         try:
             assert stats(store, summary).steps == 10_000
@@ -272,23 +272,23 @@ def priced(tmp_path: Path) -> Path:
     usage = Usage(1000, 50, 100, 20, 30, 5, 6, 7, 8, 9)
     searches = (ServerToolCall("web_search"), ServerToolCall("web_search"), ServerToolCall("code"))
     with SQLiteStore(tmp_path / "priced.db", "process") as store:
-        written = Writing(store, "c")
+        writer = JournalWriter(store, "c")
         for cost, details in (
             (0.25, AnswerDetails(server_calls=searches, provider_cost=0.25, list_cost=0.5)),
             (0.125, None),
         ):
-            written.add(ev.AssistantReplied, 0, model="m", usage=usage, cost=cost, details=details)
-        written.done()
+            writer.add(ev.AssistantReplied, 0, model="m", usage=usage, cost=cost, details=details)
+        writer.done()
     return tmp_path / "priced.db"
 
 
 def test_all_counts_both_prices_and_the_providers_calls_are_shown(priced: Path) -> None:
-    shown = command("stats", str(priced), COLUMNS="300").stdout
+    output = command("stats", str(priced), COLUMNS="300").stdout
     counts = "2,000 tokens in (10% cached, 40 written to the cache, 10 of them for an hour,"
     counts += " 12 audio, 16 image), 100 out (60 reasoning, 14 audio, 18 image)"
-    assert f"{counts}, $0.3750, of it $0.2500 as providers state (list $0.5000)" in shown
-    assert f"$0.3750 (list $0.5000), {counts}" in shown
-    assert "run by providers\n  2 x web_search, 1 x code\n" in shown
+    assert f"{counts}, $0.3750, of it $0.2500 as providers state (list $0.5000)" in output
+    assert f"$0.3750 (list $0.5000), {counts}" in output
+    assert "run by providers\n  2 x web_search, 1 x code\n" in output
 
 
 def test_all_counts_and_both_prices_are_data(priced: Path) -> None:
@@ -312,15 +312,15 @@ def test_all_counts_and_both_prices_are_data(priced: Path) -> None:
 
 @pytest.mark.slow
 def test_json_is_one_object(path: Path) -> None:
-    found = json.loads(command("stats", str(path), "root", "--json").stdout)
-    assert [one["id"] for one in found["conversations"]] == ["root", "root.4.0"]
-    assert found["whole"]["steps"] == 4
-    assert {one["name"]: one["errors"] for one in found["whole"]["tools"]} == {
+    report = json.loads(command("stats", str(path), "root", "--json").stdout)
+    assert [one["id"] for one in report["conversations"]] == ["root", "root.4.0"]
+    assert report["whole"]["steps"] == 4
+    assert {one["name"]: one["errors"] for one in report["whole"]["tools"]} == {
         "ask_child": 0,
         "fails": 1,
         "weather": 0,
     }
-    assert found["whole"]["usage"]["inputTokens"] > 0
+    assert report["whole"]["usage"]["inputTokens"] > 0
 
 
 @pytest.mark.slow
@@ -335,7 +335,7 @@ def test_a_terminal_gets_colour_and_an_ascii_one_plain_bars(path: Path) -> None:
         env=env,
     ) as process:
         os.close(follower)
-        shown = b""
+        output = b""
         while True:
             try:
                 piece = os.read(leader, 65536)
@@ -343,11 +343,11 @@ def test_a_terminal_gets_colour_and_an_ascii_one_plain_bars(path: Path) -> None:
                 break
             if not piece:
                 break
-            shown += piece
+            output += piece
     os.close(leader)
     assert process.returncode == 0
-    assert b"\x1b[1mmodels" in shown
-    assert b"####" in shown
+    assert b"\x1b[1mmodels" in output
+    assert b"####" in output
 
 
 @pytest.mark.slow
@@ -361,10 +361,10 @@ def test_what_is_not_there_is_said(path: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "store.db", "process") as store:
-        written = Writing(store, "long")
+        writer = JournalWriter(store, "long")
         for _ in range(60_000):
-            written.add(ev.AssistantReplied, 0, text="x" * 100, model="m")
-        written.done()
+            writer.add(ev.AssistantReplied, 0, text="x" * 100, model="m")
+        writer.done()
     program = "import sys; from holdfast.cli import main; print('in', flush=True); sys.exit(main())"
     with forks.Popen(
         [sys.executable, "-c", program, "stats", str(tmp_path / "store.db")],
@@ -409,9 +409,9 @@ def test_run_writes_a_log_without_its_key(tmp_path: Path) -> None:
         ]
         done = command(*words, MY_KEY="key-of-mine-123456")
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {line["kind"] for line in found} == {"event", "span"}
-    assert found[-1]["name"] == "invoke_agent"
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["kind"] for line in records} == {"event", "span"}
+    assert records[-1]["name"] == "invoke_agent"
     assert "key-of-mine" not in log.read_text()
 
 
@@ -428,9 +428,9 @@ def test_serve_writes_a_log_without_what_was_said(tmp_path: Path) -> None:
     ):
         conversation.send_message("Geheimnis")
         assert conversation.run().answer == "Geheimnis"
-    found = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {line["kind"] for line in found} == {"event", "span", "request"}
-    assert any(line.get("name") == "chat m" for line in found)
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["kind"] for line in records} == {"event", "span", "request"}
+    assert any(line.get("name") == "chat m" for line in records)
     assert "Geheimnis" not in log.read_text()
 
 
@@ -461,8 +461,8 @@ def test_a_price_without_tokens_counts(tmp_path: Path, kind: Any) -> None:
         ev.NoteRecorded: {"about": "llm", "text": "asked"},
     }[kind]
     with SQLiteStore(tmp_path / "store.db", "process") as store:
-        written = Writing(store, "c")
-        written.add(kind, 0, cost=0.25, model="per call", **fields)
-        found = stats(store, written.done())
-    assert found.cost == 0.25
-    assert [(model.name, model.cost) for model in found.models] == [("per call", 0.25)]
+        writer = JournalWriter(store, "c")
+        writer.add(kind, 0, cost=0.25, model="per call", **fields)
+        totals = stats(store, writer.done())
+    assert totals.cost == 0.25
+    assert [(model.name, model.cost) for model in totals.models] == [("per call", 0.25)]

@@ -28,11 +28,11 @@ from tests.store.test_transfer import BLOB, fill
 def store(tmp_path: Path) -> Path:
     """Two conversations, `alpha` with two open calls and `beta`."""
     path = tmp_path / "agents.db"
-    with SQLiteStore(path, "process") as made:
-        fill(made, "alpha")
-        lease = made.acquire("beta")
-        append(made, lease, *range(1, 200))
-        made.release(lease)
+    with SQLiteStore(path, "process") as sqlite:
+        fill(sqlite, "alpha")
+        lease = sqlite.acquire("beta")
+        append(sqlite, lease, *range(1, 200))
+        sqlite.release(lease)
     return path
 
 
@@ -43,10 +43,10 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def one_line(ended: subprocess.CompletedProcess[str], code: int, told: str) -> None:
+def one_line(ended: subprocess.CompletedProcess[str], code: int, words: str) -> None:
     assert (ended.returncode, ended.stdout) == (code, "")
     assert re.fullmatch(r"holdfast: .+\n", ended.stderr), ended.stderr
-    assert told in ended.stderr
+    assert words in ended.stderr
 
 
 # --- check ---
@@ -132,10 +132,10 @@ def test_whatever_bytes_a_store_has_there_is_no_traceback(store: Path, seed: int
 def big(tmp_path: Path) -> Path:
     """A store that takes about a second to check."""
     path = tmp_path / "big.db"
-    with SQLiteStore(path, "process") as made:
-        lease = made.acquire("one")
-        append(made, lease, *range(1, 2))
-        made.release(lease)
+    with SQLiteStore(path, "process") as sqlite:
+        lease = sqlite.acquire("one")
+        append(sqlite, lease, *range(1, 2))
+        sqlite.release(lease)
     data = ev.encode(message(2)).replace(b'"seq":2', b'"seq":%d')
     db = sqlite3.connect(path)
     rows = (
@@ -155,7 +155,7 @@ def test_progress_is_on_a_terminal_alone(big: Path) -> None:
     with terminal("check", str(big)) as typist:
         typist.sees(r"checking .*big\.db")
         assert typist.leaves() == 0
-    assert typist.seen.rstrip().endswith("1 conversation, 199,999 events, all sound.")
+    assert typist.output.rstrip().endswith("1 conversation, 199,999 events, all sound.")
     assert holdfast("check", str(big)).stderr == ""
 
 
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_a_check(big: Path) -> None:
         typist.sees("checking")
         typist.types("\x03")
         assert typist.leaves() == 130
-    assert "Traceback" not in typist.seen
+    assert "Traceback" not in typist.output
 
 
 # --- export and import ---
@@ -190,8 +190,8 @@ def test_there_and_back_through_a_pipe(store: Path, tmp_path: Path) -> None:
             holdfast("export", str(other), id).stdout == holdfast("export", str(store), id).stdout
         )
     assert holdfast("check", str(other)).stdout == "2 conversations, 206 events, all sound.\n"
-    with SQLiteStore(other) as made:
-        assert made.blob(Blob(1, BLOB).id) == BLOB
+    with SQLiteStore(other) as sqlite:
+        assert sqlite.blob(Blob(1, BLOB).id) == BLOB
 
 
 @pytest.mark.slow
@@ -241,8 +241,8 @@ def test_what_is_readable_of_a_damaged_store_is_exported_and_makes_a_sound_one(
         holdfast("check", str(tmp_path / "new.db")).stdout
         == "2 conversations, 206 events, all sound.\n"
     )
-    shown = holdfast("show", str(tmp_path / "new.db"), "beta", "--json").stdout.splitlines()
-    assert json.loads(shown[149])["type"] == "damaged"
+    event_lines = holdfast("show", str(tmp_path / "new.db"), "beta", "--json").stdout.splitlines()
+    assert json.loads(event_lines[149])["type"] == "damaged"
     overwritten = bytearray(store.read_bytes())
     overwritten[:4096] = bytes(4096)
     store.write_bytes(overwritten)
@@ -260,10 +260,10 @@ def test_a_conversation_that_is_there_is_left_and_another_of_its_id_is_refused(
     assert (again.returncode, again.stderr) == (0, "")
     assert "alpha: already in the store, with the same 7 events" in again.stdout.splitlines()
     other = tmp_path / "other.db"
-    with SQLiteStore(other) as made:
-        lease = made.acquire("beta")
-        append(made, lease, 1)
-        made.release(lease)
+    with SQLiteStore(other) as sqlite:
+        lease = sqlite.acquire("beta")
+        append(sqlite, lease, 1)
+        sqlite.release(lease)
     refused = holdfast("import", str(exported), "--store", str(other))
     assert (refused.returncode, refused.stdout) == (2, "alpha: 7 events imported\n")
     assert "another conversation 'beta'" in refused.stderr
@@ -284,7 +284,7 @@ def test_wrong_lines_are_one_line_and_leave_no_store(store: Path, tmp_path: Path
     garbage = tmp_path / "garbage.jsonl"
     to = str(tmp_path / "to.db")
     lines = holdfast("export", str(store), "beta").stdout.splitlines(keepends=True)
-    for content, told in (
+    for content, words in (
         (b"", "no conversation"),
         (random.Random(3).randbytes(5000), "line 1: "),
         (store.read_bytes(), "line 1: "),
@@ -295,7 +295,7 @@ def test_wrong_lines_are_one_line_and_leave_no_store(store: Path, tmp_path: Path
         ("".join([*lines[:50], "\x1b[31m{}\n"]).encode(), "line 51: this is not an event"),
     ):
         garbage.write_bytes(content)
-        one_line(holdfast("import", str(garbage), "--store", to), 2, told)
+        one_line(holdfast("import", str(garbage), "--store", to), 2, words)
     for missing in (tmp_path / "nothing.jsonl", tmp_path):
         one_line(holdfast("import", str(missing), "--store", to), 2, str(missing))
     one_line(holdfast("import", "-", "--store", to), 2, "no conversation")
@@ -313,14 +313,14 @@ def test_a_full_disk_and_a_reader_that_goes_away(store: Path, tmp_path: Path) ->
             ["sh", "-c", line], capture_output=True, text=True, env=environment(), check=False
         )
         one_line(ended, 1, "No space left")
-    gone = subprocess.run(
+    cut_off = subprocess.run(
         ["bash", "-c", f"{export} | head -c 10; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,
         text=True,
         env=environment(),
         check=False,
     )
-    assert (gone.returncode in (0, 141), gone.stderr) == (True, "")
+    assert (cut_off.returncode in (0, 141), cut_off.stderr) == (True, "")
     ended = subprocess.run(
         [
             "bash",
@@ -342,10 +342,10 @@ def test_a_full_disk_and_a_reader_that_goes_away(store: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_reader_that_goes_away_ends_a_long_export(tmp_path: Path) -> None:
     path = tmp_path / "big.db"
-    with SQLiteStore(path, "process") as made:
-        lease = made.acquire("one")
-        append(made, lease, *range(1, 20_000))
-        made.release(lease)
+    with SQLiteStore(path, "process") as sqlite:
+        lease = sqlite.acquire("one")
+        append(sqlite, lease, *range(1, 20_000))
+        sqlite.release(lease)
     process = forks.Popen(
         [*HOLDFAST, "export", str(path)],
         stdout=subprocess.PIPE,
@@ -394,11 +394,11 @@ def test_the_help_teaches_in_80_columns() -> None:
 
 @pytest.mark.slow
 def test_a_title_cannot_control_the_terminal(store: Path) -> None:
-    with SQLiteStore(store) as made:
-        lease = made.acquire("evil\x1b[31m")
-        append(made, lease, 1, 2)
-        made.append(lease, Batch([], Summary("x")))
-        made.release(lease)
+    with SQLiteStore(store) as sqlite:
+        lease = sqlite.acquire("evil\x1b[31m")
+        append(sqlite, lease, 1, 2)
+        sqlite.append(lease, Batch([], Summary("x")))
+        sqlite.release(lease)
     data = store.read_bytes()
     store.write_bytes(data)
     db = sqlite3.connect(store)

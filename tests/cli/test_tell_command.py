@@ -27,9 +27,9 @@ from tests import forks
 from tests.cli.test_commands import (
     HOLDFAST,
     command,
+    conversation_options,
     environment,
     holdfast,
-    named,
     options,
     terminal,
 )
@@ -40,8 +40,8 @@ from tests.waiting import until
 TWO = calls(("terminal", {"command": "touch a"}), ("terminal", {"command": "touch b"}))
 
 
-def kept(folder: Path) -> list[str]:
-    return named(folder / "s.db", "one")
+def store_options(folder: Path) -> list[str]:
+    return conversation_options(folder / "s.db", "one")
 
 
 def state(folder: Path) -> ConversationState:
@@ -49,7 +49,7 @@ def state(folder: Path) -> ConversationState:
         return ConversationState("one", store.read("one"))
 
 
-def told(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_in_process(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """As `holdfast`, in this process: it is the others' processes that matter here."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -59,7 +59,7 @@ def told(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def tell(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return told("tell", str(folder / "s.db"), "one", *words, stdin=stdin)
+    return run_in_process("tell", str(folder / "s.db"), "one", *words, stdin=stdin)
 
 
 @contextmanager
@@ -86,14 +86,19 @@ def waiting(folder: Path, *answers: object) -> Iterator[ModelServer]:
     with ModelServer(answers) as server:
         assert (
             holdfast(
-                "run", "x", *options(server, folder), *kept(folder), "--confirm", "terminal"
+                "run",
+                "x",
+                *options(server, folder),
+                *store_options(folder),
+                "--confirm",
+                "terminal",
             ).returncode
             == 3
         )
         yield server
 
 
-def began(folder: Path) -> bool:
+def call_has_started(folder: Path) -> bool:
     """Whether a call runs. (The file is there before it is a store.)"""
     try:
         return any(isinstance(event, ev.ToolCallStarted) for event in state(folder).events)
@@ -120,15 +125,15 @@ def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path:
 
     with (
         ModelServer(answer) as server,
-        started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run,
+        started("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
     ):
-        until(lambda: began(tmp_path))
+        until(lambda: call_has_started(tmp_path))
         paused = tell(tmp_path, "pause", "--wait", "10")
         assert (paused.returncode, paused.stderr) == (0, "")
         assert re.fullmatch(r"posted: pause\ndone: event \d+\n", paused.stdout)
         go.touch()
-        sent = tell(tmp_path, "send", "-", "--wait", "10", stdin="sleep")
-        assert (sent.returncode, sent.stderr) == (0, "")
+        steered = tell(tmp_path, "send", "-", "--wait", "10", stdin="sleep")
+        assert (steered.returncode, steered.stderr) == (0, "")
         assert state(tmp_path).status == "paused"
         assert tell(tmp_path, "resume", "--wait", "10").returncode == 0
         until(
@@ -153,7 +158,7 @@ def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Pa
         arguments = [
             "--no-stream",
             *options(server, tmp_path),
-            *kept(tmp_path),
+            *store_options(tmp_path),
             "--confirm",
             "terminal",
         ]
@@ -171,7 +176,7 @@ def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Pa
             typist.sees("> ")
             typist.types("\x04")
             assert typist.leaves() == 0
-        assert "Done." in typist.seen
+        assert "Done." in typist.output
     assert (tmp_path / "ran").exists()
 
 
@@ -196,7 +201,7 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
             1,
             "dropped: another command was posted under the key 'once' before\n",
         )
-        opened = holdfast("chat", *options(server, tmp_path), *kept(tmp_path))
+        opened = holdfast("chat", *options(server, tmp_path), *store_options(tmp_path))
         assert opened.returncode == 0
         assert [m["content"] for m in server.requests[1].messages if m["role"] == "user"] == [
             "x",
@@ -205,7 +210,7 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
         done = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0")
         assert (done.returncode, "done: event" in done.stdout) == (0, True)
     assert ((tmp_path / "wrong").exists(), (tmp_path / "right").exists()) == (False, True)
-    assert '"touch right"' in told("show", str(tmp_path / "s.db")).stdout
+    assert '"touch right"' in run_in_process("show", str(tmp_path / "s.db")).stdout
 
 
 @pytest.mark.slow
@@ -230,7 +235,10 @@ def test_a_call_that_was_decided_otherwise_is_told(
         with started("tell", str(tmp_path / "s.db"), "one", *words, "--wait", "15") as late:
             assert late.stdout is not None
             assert late.stdout.readline().startswith(f"posted: {words[0]}")
-            assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+            assert (
+                holdfast("chat", *options(server, tmp_path), *store_options(tmp_path)).returncode
+                == 0
+            )
             out, err = late.communicate(timeout=120)
             assert (late.returncode, out) == (1, "")
             assert re.fullmatch(
@@ -251,7 +259,9 @@ def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> N
             )
         assert tell(tmp_path, "reject", pending[0].call.id, "not", "this").returncode == 0
         assert tell(tmp_path, "approve", pending[1].call.id).returncode == 0
-        assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+        assert (
+            holdfast("chat", *options(server, tmp_path), *store_options(tmp_path)).returncode == 0
+        )
         results = [
             message["content"]
             for message in server.requests[1].messages
@@ -259,9 +269,9 @@ def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> N
         ]
         assert "not this" in results[0]
     assert ((tmp_path / "a").exists(), (tmp_path / "b").exists()) == (False, True)
-    shown = told("show", str(tmp_path / "s.db")).stdout
-    assert "  rejected: $ touch a, by user: not this" in shown.splitlines()
-    assert "  approved: $ touch b, by user" in shown.splitlines()
+    output = run_in_process("show", str(tmp_path / "s.db")).stdout
+    assert "  rejected: $ touch a, by user: not this" in output.splitlines()
+    assert "  approved: $ touch b, by user" in output.splitlines()
 
 
 @pytest.mark.slow
@@ -315,11 +325,14 @@ def waits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_what_is_not_there_or_does_not_wait_is_told(tmp_path: Path, waits: Path) -> None:
-    missing = told("tell", str(tmp_path / "none.db"), "one", "pause")
+    missing = run_in_process("tell", str(tmp_path / "none.db"), "one", "pause")
     assert (missing.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert "'two'" in told("tell", str(waits / "s.db"), "two", "pause").stderr
+    assert "'two'" in run_in_process("tell", str(waits / "s.db"), "two", "pause").stderr
     with ModelServer([text("Done.")]) as server:
-        assert holdfast("run", "x", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+        assert (
+            holdfast("run", "x", *options(server, tmp_path), *store_options(tmp_path)).returncode
+            == 0
+        )
     nothing = tell(tmp_path, "reject", "because")
     assert (
         nothing.returncode,
@@ -379,33 +392,33 @@ def handles(pid: int, *numbers: signal.Signals) -> bool:
 
 @pytest.mark.slow
 def test_show_tells_what_waits_and_how_to_approve_it(waits: Path) -> None:
-    shown = holdfast("show", str(waits / "s.db"))
-    assert shown.returncode == 0
+    history = holdfast("show", str(waits / "s.db"))
+    assert history.returncode == 0
     assert re.search(
         r'^waiting for you: \d+\.0 terminal \{"command": "touch\\tran \\u001b\[2J"\}$',
-        shown.stdout,
+        history.stdout,
         re.MULTILINE,
     )
     assert re.search(
         rf"^approve with: holdfast tell {waits}/s.db one approve \d+\.0$",
-        shown.stderr,
+        history.stderr,
         re.MULTILINE,
     )
-    assert "\x1b" not in shown.stdout
+    assert "\x1b" not in history.stdout
 
 
 def test_show_at_an_event_is_the_conversation_as_it_was(waits: Path) -> None:
     last = state(waits).last_seq
     for at in (0, 3, last):
-        then = told(
+        then = run_in_process(
             "show", str(waits / "s.db"), "one", "--at", str(at), "--json"
         ).stdout.splitlines()
         assert len(then) == at
-    shown = told("show", str(waits / "s.db"), "--at", "2").stdout.splitlines()
-    assert shown[0] == f"one, running at event 2 of {last}: x"
-    beyond = told("show", str(waits / "s.db"), "--at", str(last + 1))
+    output_lines = run_in_process("show", str(waits / "s.db"), "--at", "2").stdout.splitlines()
+    assert output_lines[0] == f"one, running at event 2 of {last}: x"
+    beyond = run_in_process("show", str(waits / "s.db"), "--at", str(last + 1))
     assert (beyond.returncode, beyond.stdout, f"0 to {last}" in beyond.stderr) == (2, "", True)
-    assert told("show", str(waits / "s.db"), "--at", "1", "--follow").returncode == 2
+    assert run_in_process("show", str(waits / "s.db"), "--at", "1", "--follow").returncode == 2
 
 
 def test_show_only_reads(tmp_path: Path) -> None:
@@ -427,7 +440,12 @@ def test_follow_shows_what_another_process_does_as_it_comes(tmp_path: Path) -> N
         )
 
     with ModelServer(answer) as server:
-        assert holdfast("run", "first", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+        assert (
+            holdfast(
+                "run", "first", *options(server, tmp_path), *store_options(tmp_path)
+            ).returncode
+            == 0
+        )
         with (
             started("show", str(tmp_path / "s.db"), "one", "--follow") as follow,
             started("show", str(tmp_path / "s.db"), "one", "--follow", "--json") as lines,
@@ -438,14 +456,14 @@ def test_follow_shows_what_another_process_does_as_it_comes(tmp_path: Path) -> N
                 pass
             assert (
                 holdfast(
-                    "chat", *options(server, tmp_path), *kept(tmp_path), stdin="second\n"
+                    "chat", *options(server, tmp_path), *store_options(tmp_path), stdin="second\n"
                 ).returncode
                 == 0
             )
             while "Heard second." not in follow.stdout.readline():
                 pass
-            found = [json.loads(lines.stdout.readline()) for _ in range(state(tmp_path).last_seq)]
-            assert [event["seq"] for event in found] == [*range(1, len(found) + 1)]
+            events = [json.loads(lines.stdout.readline()) for _ in range(state(tmp_path).last_seq)]
+            assert [event["seq"] for event in events] == [*range(1, len(events) + 1)]
             for process, number, code in (
                 (follow, signal.SIGINT, 130),
                 (lines, signal.SIGTERM, 143),
@@ -461,9 +479,9 @@ def test_until_rest_ends_with_the_run_and_a_closed_pipe_ends_at_once(tmp_path: P
     answers = [command(f"until [ -e {go} ]; do sleep 0.02; done"), text("Done.")]
     with (
         ModelServer(answers) as server,
-        started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run,
+        started("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
     ):
-        until(lambda: began(tmp_path))
+        until(lambda: call_has_started(tmp_path))
         store = str(tmp_path / "s.db")
         with (
             started("show", store, "one", "--until-rest") as follow,
@@ -489,7 +507,7 @@ def refuses(message: Any, context: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "shown"),
+    ("words", "code", "pattern"),
     [
         ("hello", 0, "done: event"),
         ("the key is 0123456789-token", 0, "done: event"),
@@ -497,7 +515,7 @@ def refuses(message: Any, context: Any) -> Any:
     ],
 )
 def test_a_message_that_is_masked_changed_or_refused_is_recognised(
-    tmp_path: Path, words: str, code: int, shown: str
+    tmp_path: Path, words: str, code: int, pattern: str
 ) -> None:
     agent = Agent(ScriptedLLM(["One.", "Two."]), hooks=[Hook(refuses, on="message")])
     with (
@@ -508,7 +526,7 @@ def test_a_message_that_is_masked_changed_or_refused_is_recognised(
         conversation.start_thread()
         ended = holdfast("tell", str(tmp_path / "s.db"), "one", "--wait", "20", "send", words)
     assert ended.returncode == code
-    assert re.search(shown, ended.stdout + ended.stderr)
+    assert re.search(pattern, ended.stdout + ended.stderr)
     assert "stays posted" not in ended.stderr
 
 
@@ -523,13 +541,13 @@ def test_a_question_aside_is_answered_by_the_process_that_drives(tmp_path: Path)
         conversation.run()
         ended = tell(tmp_path, "ask", "What did", "you do?")
         failed = tell(tmp_path, "ask", "And?")
-        shown = told("show", str(tmp_path / "s.db"), "one")
+        history = run_in_process("show", str(tmp_path / "s.db"), "one")
     assert (early.returncode, "not asked anything yet" in early.stderr) == (1, True)
     assert (ended.returncode, ended.stdout) == (0, "posted: ask\nI said hello.\n")
     assert (failed.returncode, "LLMError" in failed.stderr) == (1, True)
     assert tell(tmp_path, "ask", " ").returncode == 2
-    assert "(aside: What did you do?)" in shown.stdout
-    assert "(aside) I said hello." in shown.stdout
+    assert "(aside: What did you do?)" in history.stdout
+    assert "(aside) I said hello." in history.stdout
 
 
 def test_a_question_aside_that_nobody_answers_ends_in_time(tmp_path: Path) -> None:
@@ -542,8 +560,10 @@ def test_a_question_aside_that_nobody_answers_ends_in_time(tmp_path: Path) -> No
         assert (ended.returncode, "not done within" in ended.stderr) == (1, True)
         with Conversation(Agent(ScriptedLLM(["late"])), store, id="one") as conversation:
             conversation.hosting.open()
-            found = until(lambda: [e for e in store.read("one") if isinstance(e, ev.AsideAnswered)])
-            assert [event.text for event in found] == ["late"]
+            answers = until(
+                lambda: [e for e in store.read("one") if isinstance(e, ev.AsideAnswered)]
+            )
+            assert [event.text for event in answers] == ["late"]
 
 
 # --- another model ---

@@ -96,10 +96,10 @@ def tools(
 
 
 def test_without_a_config_it_lists_the_builtin_tools(tmp_path: Path) -> None:
-    found = holdfast("tools", cwd=tmp_path)
-    assert found.returncode == 0
-    assert found.stderr == ""
-    assert [line.split()[0] for line in found.stdout.splitlines()] == [
+    ended = holdfast("tools", cwd=tmp_path)
+    assert ended.returncode == 0
+    assert ended.stderr == ""
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == [
         "terminal",
         "terminal_input",
         "read_file",
@@ -114,14 +114,14 @@ def test_without_a_config_it_lists_the_builtin_tools(tmp_path: Path) -> None:
 def test_it_lists_local_and_remote_tools_and_says_which_services_it_did_not_ask(
     folder: Path,
 ) -> None:
-    found = tools(folder, "list", config="tools.json", PLANTED=PLANTED)
-    assert found.returncode == 0
-    rows = [line.split(None, 2) for line in found.stdout.splitlines()]
+    ended = tools(folder, "list", config="tools.json", PLANTED=PLANTED)
+    assert ended.returncode == 0
+    rows = [line.split(None, 2) for line in ended.stdout.splitlines()]
     assert ["greet", "-", "Say hello."] in rows
     assert ["near.add", "near", "Add two numbers."] in rows
     assert not [row for row in rows if row[0].startswith("asleep.")]
-    assert "asleep is lazy and was not asked" in found.stderr
-    assert PLANTED not in found.stdout + found.stderr
+    assert "asleep is lazy and was not asked" in ended.stderr
+    assert PLANTED not in ended.stdout + ended.stderr
 
 
 @pytest.mark.slow
@@ -140,8 +140,8 @@ def test_json_is_not_disturbed_by_what_modules_and_tools_print(folder: Path) -> 
 
 @pytest.mark.slow
 def test_describe_tells_all_of_one_tool(folder: Path) -> None:
-    found = tools(folder, "describe", "greet")
-    assert found.returncode == 0
+    ended = tools(folder, "describe", "greet")
+    assert ended.returncode == 0
     for text in (
         "Say hello.",
         "name (string, required)",
@@ -149,7 +149,7 @@ def test_describe_tells_all_of_one_tool(folder: Path) -> None:
         "times (integer, 1 if not given)",
         "module: my_tools",
     ):
-        assert text in found.stdout
+        assert text in ended.stdout
     assert json.loads(tools(folder, "describe", "greet", "--json").stdout)["input_schema"][
         "required"
     ] == ["name"]
@@ -173,8 +173,8 @@ def test_describe_tells_all_of_one_tool(folder: Path) -> None:
 def test_a_call_takes_json_pairs_or_standard_input(
     folder: Path, words: list[str], stdin: str
 ) -> None:
-    found = tools(folder, "call", "greet", *words, stdin=stdin)
-    assert (found.returncode, found.stdout) == (0, "hello youyou\n")
+    ended = tools(folder, "call", "greet", *words, stdin=stdin)
+    assert (ended.returncode, ended.stdout) == (0, "hello youyou\n")
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_a_pair_is_read_as_its_parameter_wants_it(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["fail"], 1, "on purpose"),
         (["leave"], 1, "SystemExit"),
@@ -200,18 +200,18 @@ def test_a_pair_is_read_as_its_parameter_wants_it(folder: Path) -> None:
     ],
 )
 def test_the_exit_code_tells_what_was_wrong(
-    folder: Path, words: list[str], code: int, told: str
+    folder: Path, words: list[str], code: int, message: str
 ) -> None:
-    found = tools(folder, "call", *words)
-    assert (found.returncode, found.stdout) == (code, "")
-    assert told in found.stderr
-    assert "Traceback" not in found.stderr
+    ended = tools(folder, "call", *words)
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.slow
 def test_a_call_of_a_lazy_service_asks_that_one_alone(folder: Path) -> None:
-    found = tools(folder, "call", "asleep.add", "a=1", "b=2", config="tools.json", PLANTED=PLANTED)
-    assert (found.returncode, found.stdout) == (0, "3\n")
+    ended = tools(folder, "call", "asleep.add", "a=1", "b=2", config="tools.json", PLANTED=PLANTED)
+    assert (ended.returncode, ended.stdout) == (0, "3\n")
 
 
 @pytest.mark.slow
@@ -225,10 +225,10 @@ def test_a_terminal_gets_a_result_that_fits_it_and_nothing_that_could_harm_it(fo
         "count=5000",
         PYTHONPATH=str(folder),
     ) as screen:
-        shown = screen.sees("more; --full shows all of it")
-    assert "line 199 " in shown
-    assert "line 200 " not in shown
-    assert f"{ESCAPE}[31m\r\n" not in shown
+        output = screen.sees("more; --full shows all of it")
+    assert "line 199 " in output
+    assert "line 200 " not in output
+    assert f"{ESCAPE}[31m\r\n" not in output
     assert len(tools(folder, "call", "lines", "count=5000").stdout.splitlines()) == 5000
 
 
@@ -247,10 +247,10 @@ def test_ctrl_c_ends_a_call_cleanly(folder: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "Traceback" not in told
-    assert "did not stop when asked to" in told
+    assert "Traceback" not in errors
+    assert "did not stop when asked to" in errors
 
 
 # --- check ---
@@ -258,19 +258,19 @@ def test_ctrl_c_ends_a_call_cleanly(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_check_asks_lazy_services_too_and_finds_nothing_wrong(folder: Path) -> None:
-    found = tools(folder, "check", config="tools.json", PLANTED=PLANTED)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "near: " in found.stdout
-    assert "asleep: " in found.stdout
-    assert "no problems." in found.stdout
+    ended = tools(folder, "check", config="tools.json", PLANTED=PLANTED)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "near: " in ended.stdout
+    assert "asleep: " in ended.stdout
+    assert "no problems." in ended.stdout
 
 
 @pytest.mark.slow
 def test_check_says_what_is_wrong_with_each_service(folder: Path) -> None:
-    found = tools(folder, "check", config="broken.json")
-    assert found.returncode == 1
-    assert "'dead' could not be connected to" in found.stdout
-    assert "there are problems." in found.stdout
+    ended = tools(folder, "check", config="broken.json")
+    assert ended.returncode == 1
+    assert "'dead' could not be connected to" in ended.stdout
+    assert "there are problems." in ended.stdout
     report = json.loads(tools(folder, "check", "--json", config="broken.json").stdout)
     assert (
         report["ok"],
@@ -308,7 +308,7 @@ def test_a_value_that_only_another_program_asks_for_is_no_environment_variable(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("local_functons: []\n", "Did you mean 'local_functions'?"),
         ("builtin: [grepp]\n", "Did you mean 'grep'?"),
@@ -316,14 +316,14 @@ def test_a_value_that_only_another_program_asks_for_is_no_environment_variable(
     ],
 )
 def test_a_config_that_does_not_fit_is_told_in_one_line(
-    tmp_path: Path, text: str, told: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "bad.yaml").write_text(text)
     for command in (("tools",), ("mcp",)):
-        found = holdfast(*command, "--config", "bad.yaml", cwd=tmp_path)
-        assert (found.returncode, found.stdout) == (2, "")
-        assert told in found.stderr
-        assert len(found.stderr.splitlines()) == 1
+        ended = holdfast(*command, "--config", "bad.yaml", cwd=tmp_path)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert message in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
 
 
 # --- mcp ---
@@ -362,9 +362,9 @@ def test_a_client_finds_the_whole_action_space_behind_one_server(folder: Path) -
 @pytest.mark.slow
 def test_the_builtin_tools_of_a_folder_are_offered_without_a_config(folder: Path) -> None:
     with MCPClient({"here": served(folder, "--workdir", ".")}) as client:
-        named = {tool.name: tool for tool in client.tools()}
-        assert named["here.terminal"].run({"command": "cd /; pwd"}).text.splitlines()[0] == "/"
-        assert named["here.terminal"].run(
+        by_name = {tool.name: tool for tool in client.tools()}
+        assert by_name["here.terminal"].run({"command": "cd /; pwd"}).text.splitlines()[0] == "/"
+        assert by_name["here.terminal"].run(
             {"command": "pwd; echo ${PLANTED-unset}"}
         ).text.splitlines()[:2] == ["/", "unset"]
 
@@ -397,15 +397,15 @@ def test_over_http_it_serves_until_a_signal(folder: Path, number: int, code: int
     ) as client:
         assert {tool.name for tool in client.tools()} >= {"far.greet", "far.total"}
     process.send_signal(number)
-    out, told = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=120)
     assert process.returncode == code
-    assert "Traceback" not in told
-    assert PLANTED not in out + told
+    assert "Traceback" not in errors
+    assert PLANTED not in out + errors
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "no tools were given"),
         (["--config", "local.yaml", "--http", "0.0.0.0:0"], "Give a token"),
@@ -415,12 +415,12 @@ def test_over_http_it_serves_until_a_signal(folder: Path, number: int, code: int
     ],
 )
 def test_what_cannot_be_served_is_told_in_one_line(
-    folder: Path, arguments: list[str], told: str
+    folder: Path, arguments: list[str], message: str
 ) -> None:
-    found = holdfast("mcp", *arguments, cwd=folder)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert told in found.stderr.splitlines()[-1]
-    assert "Traceback" not in found.stderr
+    ended = holdfast("mcp", *arguments, cwd=folder)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert message in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.slow
@@ -436,13 +436,13 @@ def test_terminated_it_ends_the_servers_that_it_started(folder: Path) -> None:
     deadline = time.monotonic() + 60
 
     def behind() -> list[str]:
-        found = subprocess.run(
+        processes = subprocess.run(
             ["pgrep", "-f", "-P", str(process.pid), "tests.mcp_tools"],
             capture_output=True,
             text=True,
             check=False,
         )
-        return found.stdout.split()
+        return processes.stdout.split()
 
     assert process.stderr is not None
     # A server's log; it comes before or after the start of the server that lives.
@@ -473,21 +473,21 @@ def test_builtin_tools_work_in_a_sandbox_that_is_required(tmp_path: Path) -> Non
     secret.write_text("canary")
     call = ["tools", "call", "terminal", f"command=echo started; cat {secret}"]
     place = ["--workdir", str(work)]
-    found = holdfast(*call, *place, "--sandbox", "require", cwd=tmp_path)
-    assert found.stdout.startswith("started")
-    assert "canary" not in found.stdout
+    ended = holdfast(*call, *place, "--sandbox", "require", cwd=tmp_path)
+    assert ended.stdout.startswith("started")
+    assert "canary" not in ended.stdout
     assert "canary" in holdfast(*call, *place, cwd=tmp_path).stdout
-    shown = [*place, "--sandbox", "require", "--mount", str(secret)]
-    assert "canary" in holdfast(*call, *shown, cwd=tmp_path).stdout
+    with_mount = [*place, "--sandbox", "require", "--mount", str(secret)]
+    assert "canary" in holdfast(*call, *with_mount, cwd=tmp_path).stdout
 
 
 @boxed
 def test_programs_of_a_config_do_not_run_outside_of_a_sandbox(folder: Path) -> None:
     for command in (["tools"], ["mcp"]):
-        found = holdfast(*command, "--config", "tools.json", "--sandbox", "require", cwd=folder)
-        assert found.returncode == 2
-        assert "the MCP server 'near'" in found.stderr
-        assert "would run outside of the sandbox" in found.stderr
+        ended = holdfast(*command, "--config", "tools.json", "--sandbox", "require", cwd=folder)
+        assert ended.returncode == 2
+        assert "the MCP server 'near'" in ended.stderr
+        assert "would run outside of the sandbox" in ended.stderr
 
 
 @pytest.mark.slow
@@ -511,6 +511,6 @@ def test_clients_of_mcp_get_tools_in_a_sandbox(tmp_path: Path) -> None:
 
 
 def test_what_is_for_a_sandbox_needs_one(tmp_path: Path) -> None:
-    found = holdfast("tools", "--network", "pypi.org", cwd=tmp_path)
-    assert found.returncode == 2
-    assert "--network is for the sandbox; add --sandbox require" in found.stderr
+    ended = holdfast("tools", "--network", "pypi.org", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "--network is for the sandbox; add --sandbox require" in ended.stderr

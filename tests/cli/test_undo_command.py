@@ -33,15 +33,15 @@ def test_undo_takes_back_the_last_message_and_its_files(tmp_path: Path) -> None:
         ]
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in work.iterdir()) == ["a"]
-    shown = done.stdout + done.stderr
-    assert "b put back." in shown
-    assert "outside of the work folder" in shown
+    output = done.stdout + done.stderr
+    assert "b put back." in output
+    assert "outside of the work folder" in output
     assert (cache / "holdfast" / "undo").is_dir()
     with SQLiteStore(tmp_path / "s.db") as store:
         summaries = store.list()
         assert len(summaries) == 2
         [fork] = [one.id for one in summaries if one.id != "one"]
-    assert f"--id {fork}" in shown
+    assert f"--id {fork}" in output
 
 
 @pytest.mark.slow
@@ -69,12 +69,12 @@ def test_undo_and_fork_on_an_agent_server(tmp_path: Path) -> None:
             stdin="first\nsecond\n/undo\nthird\n/fork\nfourth\n",
             HOLDFAST_SERVER_KEY=KEY,
         )
-        said = [one["content"] for one in model.requests[-1].messages if one["role"] == "user"]
+        messages = [one["content"] for one in model.requests[-1].messages if one["role"] == "user"]
         space = RemoteWorkspace(server.url, KEY, id="w")
         listed = space.run_command("ls").text
         space.close()
     assert done.returncode == 0, done.stderr
-    assert said == ["first", "third", "fourth"]
+    assert messages == ["first", "third", "fourth"]
     assert "b put back." in done.stdout + done.stderr
     assert listed.split()[0] == "a"
     assert "b" not in listed.split()
