@@ -132,13 +132,13 @@ class Serving:
         sent as JSON. A `key` of None sends no key."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
-            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            fields = {name.replace("_", "-"): value for name, value in headers.items()}
             if key is not None:
-                given.setdefault("Authorization", f"Bearer {key or self.key}")
+                fields.setdefault("Authorization", f"Bearer {key or self.key}")
             if body is not None and not isinstance(body, bytes):
                 body = json.dumps(body).encode()
-                given.setdefault("Content-Type", "application/json")
-            connection.request(method, path, body, given)
+                fields.setdefault("Content-Type", "application/json")
+            connection.request(method, path, body, fields)
             return Reply(connection.getresponse())
         finally:
             connection.close()

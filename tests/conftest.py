@@ -43,15 +43,15 @@ def no_thread_is_left() -> Iterator[None]:
     yield
     deadline = time.monotonic() + 20.0
     while True:
-        left = [
+        remaining = [
             t.name
             for t in threading.enumerate()
             if t not in before and t.name.startswith("holdfast")
         ]
-        if not left or time.monotonic() > deadline:
+        if not remaining or time.monotonic() > deadline:
             break
         time.sleep(0.01)
-    assert not left, f"threads left behind: {left}"
+    assert not remaining, f"threads left behind: {remaining}"
 
 
 # --- Postgres ---
@@ -119,9 +119,9 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    kept, left_out = samples.sampled(items)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = order.ordered(kept)
+    chosen, unchosen = samples.choose(items)
+    config.hook.pytest_deselected(items=unchosen)
+    items[:] = order.sort_items(chosen)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -236,7 +236,7 @@ def _stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     whole = number == 0 or not stream.write_through  # PYTHONUNBUFFERED is not set
     buffer = open(number, "wb" if number else "rb", -1 if whole else 0, closefd=False)  # noqa: SIM115
     (buffer.raw if whole else buffer).name = name
-    made = io.TextIOWrapper(
+    text_stream = io.TextIOWrapper(
         buffer,
         stream.encoding,
         stream.errors,
@@ -244,8 +244,8 @@ def _stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
         line_buffering=whole and (number == 2 or os.isatty(number)),
         write_through=not whole,
     )
-    made.mode = "w" if number else "r"
-    return made
+    text_stream.mode = "w" if number else "r"
+    return text_stream
 
 
 def _exit_code(code: object) -> int:

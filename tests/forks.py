@@ -42,17 +42,19 @@ class Popen(subprocess.Popen[Any]):
 
     _status: socket.socket | None = None  # says the process's number, and how it ended
 
-    def __init__(self, command: Any, *given: Any, terminal: bool = False, **options: Any) -> None:
+    def __init__(
+        self, command: Any, *arguments: Any, terminal: bool = False, **options: Any
+    ) -> None:
         """`terminal`: standard input is a terminal, which becomes the controlling one of a new
         session, so that Ctrl-C typed there is a SIGINT."""
         self._terminal = terminal
         if terminal:
             options["start_new_session"] = True
-        super().__init__(command, *given, **options)
+        super().__init__(command, *arguments, **options)
 
-    def _execute_child(self, *given: Any) -> None:
+    def _execute_child(self, *arguments: Any) -> None:
         start = super()._execute_child
-        names = dict(zip(inspect.signature(start).parameters, given, strict=True))
+        names = dict(zip(inspect.signature(start).parameters, arguments, strict=True))
         command = names["args"]
         if not _can_fork(command, names, self._terminal):
             if self._terminal:
@@ -90,9 +92,9 @@ class Popen(subprocess.Popen[Any]):
         self._status.close()
         return self.pid, ended
 
-    def _internal_poll(self, *given: Any, **named: Any) -> int | None:
+    def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
         if self._status is None:
-            return super()._internal_poll(*given, **named)
+            return super()._internal_poll(*arguments, **options)
         if self.returncode is None and self._waitpid_lock.acquire(False):
             try:
                 pid, ended = (0, 0) if self.returncode is not None else self._try_wait(os.WNOHANG)
@@ -138,8 +140,8 @@ def _can_fork(command: Any, names: dict[str, Any], terminal: bool) -> bool:
     if any(names.get(name) and names[name] != -1 for name in others):
         return False
     program, kind = map(os.fsdecode, command[:2])
-    known = kind in ("-m", "-c") or not kind.startswith("-")
-    return program == sys.executable and known and terminal == bool(names["start_new_session"])
+    supported = kind in ("-m", "-c") or not kind.startswith("-")
+    return program == sys.executable and supported and terminal == bool(names["start_new_session"])
 
 
 class _ForkingProcess:

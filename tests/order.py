@@ -27,7 +27,7 @@ LONGEST = (
 SPLIT = frozenset(LONGEST[1:8])
 
 
-def ordered(items: list[pytest.Item]) -> list[pytest.Item]:
+def sort_items(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the items of the longest files first, then those of files with proofs."""
     proofs = {item.path for item in items if item.get_closest_marker("proof")}
     ranks = {file: rank for rank, file in enumerate(LONGEST)}

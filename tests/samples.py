@@ -50,7 +50,7 @@ def in_sample(*points: object) -> bool:
     return _size == "prove" or zlib.crc32(str(points).encode()) % 3 == 0
 
 
-def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+def choose(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return the items of this run and the others. Cases are chosen by their ids alone, the same
     ones each time."""
     if _size != "all":
