@@ -285,6 +285,68 @@ def test_no_two_public_classes_have_the_same_name() -> None:
     assert {name: paths for name, paths in paths_of.items() if len(paths) > 1} == {}
 
 
+# Participles say nothing of the thing that they name.
+PARTICIPLES = {
+    *("told", "said", "given", "found", "brought", "changed", "once", "keyed", "kept"),
+    *("left", "shown", "known", "seen", "heard", "taken", "made", "asked", "wanted"),
+    *("sent", "gone", "begun", "named", "lost", "spent", "standing", "meant", "held"),
+    *("through", "whom", "whose"),
+}
+# Names that stay: of stored and sent fields, of public members, of conditions (`changed`), and of
+# the left side of a picture.
+KEPT_NAMES = {
+    ("additions", "seen"),
+    ("aside_answers", "changed"),
+    ("channel", "left"),
+    ("conversation", "made"),
+    ("events", "named"),
+    ("journal", "changed"),
+    ("journal_copy", "changed"),
+    ("labels", "named"),
+    ("limits", "named"),
+    ("manager", "held"),
+    ("memory", "held"),
+    ("registry", "held"),
+    ("remote_run", "changed"),
+    ("rewound", "changed"),
+    ("rewound", "kept"),
+    ("risk", "said"),
+    ("run_pool", "changed"),
+    ("stream", "changed"),
+    ("trace_picture", "left"),
+    ("transaction", "made"),
+    ("worker", "changed"),
+    ("workspace", "made"),
+}
+
+
+def defined_names(module: ast.Module) -> set[str]:
+    """Return the names that a module gives to functions, classes, parameters, variables and
+    attributes, without underscores around them."""
+    names: set[str] = set()
+    for node in ast.walk(module):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names.add(name)
+            case ast.ClassDef(name=name):
+                names.add(name.lower())
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                names.add(name)
+            case _:
+                pass
+    return {name.strip("_") for name in names}
+
+
+@pytest.mark.slow
+def test_no_name_is_a_participle() -> None:
+    participles = {
+        (path.stem, name) for path in MODULES for name in defined_names(tree(path)) & PARTICIPLES
+    }
+    assert participles == KEPT_NAMES
+
+
 def test_the_public_names_are_these() -> None:
     assert set(holdfast.__all__) == set(holdfast._HOME)
     for name in holdfast.__all__:

@@ -79,9 +79,9 @@ def ask(condenser: Any, work: CondenserInput) -> Condensed | None:
     return condenser.condense(work.journal, work.reason, work.cancelled)
 
 
-def is_condenser(found: Any) -> bool:
+def is_condenser(value: Any) -> bool:
     """Return True if the object has a method `shorten` or `condense`."""
-    return callable(getattr(found, "shorten", None)) or callable(getattr(found, "condense", None))
+    return callable(getattr(value, "shorten", None)) or callable(getattr(value, "condense", None))
 
 
 def check_begin(who: str, at: Any, to: Any) -> None:

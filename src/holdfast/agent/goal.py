@@ -207,20 +207,20 @@ class AllJudges(msgspec.Struct, frozen=True):
         return verdict
 
 
-def verdict_of(said: object) -> GoalVerdict:
+def verdict_of(answer: object) -> GoalVerdict:
     """Return what a judge returned as a verdict. A score alone says nothing else. Raises
     `ToolError`."""
-    if said is None or isinstance(said, bool):
-        return GoalVerdict(said is not False)
-    if isinstance(said, str):
-        return GoalVerdict(not said.strip(), clean(said))
-    if is_number(said):
-        said = GoalVerdict(True, score=float(said))
-    if not isinstance(said, GoalVerdict):
-        raise ToolError(f"its judge returned {cast('type[Any]', type(said)).__name__}")
-    if said.score is not None and not 0 <= said.score <= 1:
-        raise ToolError(f"its judge returned the score {said.score}; scores are from 0 to 1")
-    return msgspec.structs.replace(said, missing=clean(said.missing))
+    if answer is None or isinstance(answer, bool):
+        return GoalVerdict(answer is not False)
+    if isinstance(answer, str):
+        return GoalVerdict(not answer.strip(), clean(answer))
+    if is_number(answer):
+        answer = GoalVerdict(True, score=float(answer))
+    if not isinstance(answer, GoalVerdict):
+        raise ToolError(f"its judge returned {cast('type[Any]', type(answer)).__name__}")
+    if answer.score is not None and not 0 <= answer.score <= 1:
+        raise ToolError(f"its judge returned the score {answer.score}; scores are from 0 to 1")
+    return msgspec.structs.replace(answer, missing=clean(answer.missing))
 
 
 class Goal(msgspec.Struct, frozen=True):

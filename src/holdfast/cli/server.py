@@ -62,7 +62,7 @@ class ServerSummary(Summary, frozen=True):
     error: str = ""
 
     @property
-    def standing(self) -> str:
+    def listed_status(self) -> str:
         undriven = self.status == "running" and not self.driven and not self.spawned_by
         return "running (not driven)" if undriven else self.status
 

@@ -174,7 +174,7 @@ def _print_list(console: Console, entries: Sequence[Summary], options: Namespace
     rows = [("ID", "STATUS", "EVENTS", "UPDATED", "TITLE")]
     for entry in entries:
         updated = minute(entry.updated)
-        id, status = one_line(entry.id), one_line(entry.standing)
+        id, status = one_line(entry.id), one_line(entry.listed_status)
         title = one_line(" ".join([entry.title, *[f"[{tag}]" for tag in entry.tags]]))
         rows.append((id, status, f"{entry.last_seq:,}", updated, title))
     for at, line in enumerate(table(rows, right=2)):
@@ -194,7 +194,7 @@ class _Output:
         self._totals = RunTotals()
 
     def begin(self, entry: Summary, state: ConversationState) -> None:
-        status = one_line(entry.standing)
+        status = one_line(entry.listed_status)
         if state.last_seq < entry.last_seq:
             status = f"{state.status.value} at event {state.last_seq} of {entry.last_seq}"
         if not self.options.json:

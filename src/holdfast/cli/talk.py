@@ -103,7 +103,7 @@ def _choose(options: Namespace, env: Mapping[str, str], console: Console) -> boo
 
 def _row(entry: Summary) -> str:
     title = one_line(entry.title) or one_line(entry.id)
-    return f"{minute(entry.updated):<16}  {one_line(entry.standing):<24}  {title}"
+    return f"{minute(entry.updated):<16}  {one_line(entry.listed_status):<24}  {title}"
 
 
 class _Talk:

@@ -66,7 +66,7 @@ class Summary(Data, frozen=True):
     tags: tuple[str, ...] = ()
 
     @property
-    def standing(self) -> str:
+    def listed_status(self) -> str:
         """The status that a listing shows."""
         return self.status
 
@@ -289,9 +289,9 @@ class Store(Protocol):
         None removes the limit. Amounts already spent stay counted. Raises `Fenced`."""
         ...
 
-    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
-        """Hold an amount in every existing budget of `wanted.roots`, atomically, or in none and
-        return the shortage.
+    def reserve(self, lease: Lease, reservation: Reservation) -> Shortage | None:
+        """Hold an amount in every existing budget of `reservation.roots`, atomically, or in none
+        and return the shortage.
 
         Reservations of owners that died or lost their lease count as spent from then on. Raises
         `Fenced`.

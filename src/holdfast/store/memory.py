@@ -250,10 +250,10 @@ class MemoryStore(Store):
             self._record_of(lease)
             self._budgets().bound(lease.conversation_id, budget)
 
-    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+    def reserve(self, lease: Lease, reservation: Reservation) -> Shortage | None:
         with self._lock:
             self._record_of(lease)
-            return self._budgets().reserve(lease, wanted)
+            return self._budgets().reserve(lease, reservation)
 
     def settle(self, settled: Sequence[Settlement]) -> None:
         with self._lock:

@@ -508,10 +508,10 @@ class SQLiteStore(Store):
 
         self._write(work)
 
-    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+    def reserve(self, lease: Lease, reservation: Reservation) -> Shortage | None:
         def work(db: sqlite3.Cursor) -> Shortage | None:
             number = self._check_held(db, lease)
-            return SQLLedger(db, number, self._living).reserve(lease, wanted)
+            return SQLLedger(db, number, self._living).reserve(lease, reservation)
 
         return self._write(work)
 

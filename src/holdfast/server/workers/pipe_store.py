@@ -90,9 +90,9 @@ class PipeStore(store.Store):
     def bound(self, lease: store.Lease, budget: store.Budget | None) -> None:
         self._call("bound", self._which(lease.conversation_id), budget)
 
-    def reserve(self, lease: store.Lease, wanted: store.Reservation) -> store.Shortage | None:
+    def reserve(self, lease: store.Lease, reservation: store.Reservation) -> store.Shortage | None:
         id = self._which(lease.conversation_id)
-        return self._call("reserve", id, wanted, type=store.Shortage | None)
+        return self._call("reserve", id, reservation, type=store.Shortage | None)
 
     def settle(self, settled: Sequence[store.Settlement]) -> None:
         self._call("settle", list(settled))

@@ -129,10 +129,10 @@ class WorkerStoreProxy:
             budget = msgspec.structs.replace(budget, root=lease.conversation_id)
         self._store.bound(lease, budget)
 
-    def reserve(self, id: str, wanted: store.Reservation) -> store.Shortage | None:
+    def reserve(self, id: str, reservation: store.Reservation) -> store.Shortage | None:
         lease = self._lease_of(id)
-        self._check_spending([wanted.key], wanted.roots)
-        return self._store.reserve(lease, wanted)
+        self._check_spending([reservation.key], reservation.roots)
+        return self._store.reserve(lease, reservation)
 
     def settle(self, settled: Sequence[store.Settlement]) -> None:
         self._check_settled(settled)

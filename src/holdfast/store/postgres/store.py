@@ -428,10 +428,10 @@ class PostgresStore(Store):
 
         self.pool.run(work)
 
-    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+    def reserve(self, lease: Lease, reservation: Reservation) -> Shortage | None:
         def work(db: Cursor) -> Shortage | None:
             number = self._row(db.execute(_HELD, self._key(lease)).fetchall(), lease)
-            return PostgresLedger(db, number).reserve(lease, wanted)
+            return PostgresLedger(db, number).reserve(lease, reservation)
 
         return self.pool.run(work)
 

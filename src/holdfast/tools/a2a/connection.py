@@ -72,7 +72,7 @@ class A2AConnection:
 
     async def discover(self) -> AgentCardSummary:
         """Fetch the card again. Raises `ToolError`."""
-        async with self._named("could not be asked for its card"), self._connecting:
+        async with self._naming_agent("could not be asked for its card"), self._connecting:
             return await self._connect()
 
     async def greet(self) -> str:
@@ -218,7 +218,7 @@ class A2AConnection:
         assert task is not None
         self._calls.add(task)
         try:
-            async with self._named("failed the call"):
+            async with self._naming_agent("failed the call"):
                 client = await self._connected()
                 exchange = Exchange(client, message, answered, self._remote.timeout, tell)
                 work = asyncio.create_task(exchange.run(look_first))
@@ -237,7 +237,7 @@ class A2AConnection:
             self._calls.discard(task)
 
     @contextlib.asynccontextmanager
-    async def _named(self, what: str) -> AsyncGenerator[None]:
+    async def _naming_agent(self, what: str) -> AsyncGenerator[None]:
         """Turn every failure inside the block into a `ToolError` that names the agent."""
         if self._ended:
             raise ToolError(
