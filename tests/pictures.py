@@ -18,7 +18,7 @@ from tests import page_states
 from tests.agent_servers import Serving
 from tests.browser import Browser
 from tests.cli.test_commands import options, terminal
-from tests.cli.test_live_chat import Screen, streamed
+from tests.cli.test_live_chat import Screen, answer_stream
 from tests.model_server import ModelServer, calls
 from tests.page_states import ANSWER, BUG, CHECK, FIX, TASK
 from tests.paths import REPO
@@ -44,7 +44,7 @@ def terminal_picture(path: Path) -> None:
         work = Path(folder) / "project"
         work.mkdir()
         (work / "stats.py").write_text(BUG)
-        script = [*(calls(call) for call in CALLS), streamed(ANSWER)]
+        script = [*(calls(call) for call in CALLS), answer_stream(ANSWER)]
         env = {
             "HOLDFAST_PLAIN": "",
             "HOME": folder,

@@ -1,5 +1,5 @@
-"""`--agents DIR`: the agent gives work to others, each shown in its lines; their calls are asked
-about like its own."""
+"""`--agents DIR`: the agent delegates work to other agents. The lines of each agent name it, and
+its calls need confirmation like the agent's own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ PROMPT = r"\[y,n,e,a,q\] "
 
 
 def agents(folder: Path, tool: str = "terminal") -> list[str]:
+    """Define an agent with one tool in the folder, and return the options that load it."""
     path = folder / "team" / "worker.md"
     path.parent.mkdir()
     path.write_text(
@@ -26,7 +27,7 @@ def agents(folder: Path, tool: str = "terminal") -> list[str]:
 
 
 def answer(request: Request) -> Any:
-    """Both models: the worker runs a command, the other has it do so."""
+    """Answer for both models: the worker runs a command, and the other model delegates to it."""
     worker = "You are the worker." in str(request.messages[0]["content"])
     first = request.messages[-1]["role"] == "user"
     if worker:

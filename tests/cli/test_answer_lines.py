@@ -1,4 +1,4 @@
-"""The terminal shows the parts of an answer beyond its text."""
+"""Tests of the lines that show citations, provider tool calls, files and refusals of an answer."""
 
 from __future__ import annotations
 

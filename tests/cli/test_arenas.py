@@ -1,4 +1,4 @@
-"""The heaps of the C library in a process with many threads."""
+"""Tests of the number of heaps that the C library uses in a process with many threads."""
 
 from __future__ import annotations
 

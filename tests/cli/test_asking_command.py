@@ -1,4 +1,4 @@
-"""`--ask`: the agent asks, at a real terminal, from another shell, where nobody can be asked, and
+"""`--ask`: the agent asks the user at a real terminal, from another shell, without a terminal, and
 on an agent server."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from holdfast import SQLiteStore
 from holdfast import events as ev
 from tests.cli.test_commands import conversation_options, holdfast, options, terminal
-from tests.cli.test_tell_command import started, state, tell
+from tests.cli.test_tell_command import background_command, state, tell
 from tests.model_server import ModelServer, calls, text
 from tests.waiting import until
 
@@ -18,10 +18,12 @@ ASK = calls(("ask_user", {"question": "Which colour?", "options": ["red", "green
 
 
 def store_options(folder: Path) -> list[str]:
+    """Return the options for the conversation `one` in the store of the folder."""
     return conversation_options(folder / "s.db", "one")
 
 
 def last_result(server: ModelServer) -> str:
+    """Return the last tool result that the model received."""
     return server.requests[-1].messages[-1]["content"]
 
 
@@ -91,7 +93,7 @@ def test_messages_from_another_shell_are_in_the_next_request_behind_the_results_
     ]
     with (
         ModelServer([calls(*wait, ("list_files", {"path": "."})), text("Heard.")]) as server,
-        started("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
+        background_command("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
     ):
         until(
             lambda: len(server.requests) == 1 and (tmp_path / "s.db").exists() and _runs(tmp_path)
@@ -111,6 +113,7 @@ def test_messages_from_another_shell_are_in_the_next_request_behind_the_results_
 
 
 def _runs(folder: Path) -> bool:
+    """Return whether the conversation has started a tool call."""
     from holdfast.errors import StoreError
 
     try:

@@ -1,4 +1,4 @@
-"""`--attach` of run, chat and tell, and `/attach` in a chat: files that go to the model."""
+"""`--attach` of run, chat and tell, and `/attach` in a chat: they send files to the model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PDF_PART = {
 
 
 def user_contents(folder: Path) -> list[tuple[Any, ...]]:
-    """The content of the user's messages in the store."""
+    """Return the contents of the user's messages in the store."""
     with SQLiteStore(folder / "s.db") as store:
         events = store.read("one")
     return [
@@ -44,7 +44,8 @@ def user_contents(folder: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-def refused(*values: str) -> str:
+def usage_error(*values: str) -> str:
+    """Return the text of the usage error that these values of `--attach` raise."""
     with pytest.raises(UsageError) as caught:
         attachments(values)
     return str(caught.value)
@@ -85,15 +86,15 @@ def test_a_type_may_stand_before_the_place(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_address_without_a_host_is_refused() -> None:
-    assert refused("https://") == "--attach 'https://' is not a complete address"
-    assert "url takes an address that the provider can fetch" in refused("data://text")
+    assert usage_error("https://") == "--attach 'https://' is not a complete address"
+    assert "url takes an address that the provider can fetch" in usage_error("data://text")
 
 
 def test_a_file_address_is_a_path_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "a b?.txt").write_text("x")
     (file,) = attachments([f"file://{tmp_path}/a%20b%3F.txt"])
     assert (file.name, file.data, file.url) == ("a b?.txt", b"x", "")
-    assert refused("file://elsewhere/a.txt") == (
+    assert usage_error("file://elsewhere/a.txt") == (
         "--attach 'file://elsewhere/a.txt' is on another machine; give a path of this one"
     )
 
@@ -107,36 +108,36 @@ def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_is_no_file_is_refused_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.pdf").touch()
     (tmp_path / "blob").write_bytes(b"\x00\xff\xfe")
-    assert refused(f"{tmp_path}/gone.pdf") == f"--attach '{tmp_path}/gone.pdf' does not exist"
-    assert refused(str(tmp_path)) == (
+    assert usage_error(f"{tmp_path}/gone.pdf") == f"--attach '{tmp_path}/gone.pdf' does not exist"
+    assert usage_error(str(tmp_path)) == (
         f"--attach '{tmp_path}' is a folder; name the files in it that you mean"
     )
-    assert refused(f"{tmp_path}/empty.pdf") == f"--attach '{tmp_path}/empty.pdf' is empty"
-    assert refused(f"{tmp_path}/blob") == (
+    assert usage_error(f"{tmp_path}/empty.pdf") == f"--attach '{tmp_path}/empty.pdf' is empty"
+    assert usage_error(f"{tmp_path}/blob") == (
         f"--attach '{tmp_path}/blob': its type is unknown, and it is not text. Say the type, such as"
         f" --attach image/png={tmp_path}/blob"
     )
-    assert refused("/dev/zero") == "--attach '/dev/zero' is a device or a socket, not a file"
-    assert "empty text" in refused(" ")
-    assert "is no path" in refused("a\0b")
+    assert usage_error("/dev/zero") == "--attach '/dev/zero' is a device or a socket, not a file"
+    assert "empty text" in usage_error(" ")
+    assert "is no path" in usage_error("a\0b")
 
 
 def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").symlink_to(tmp_path / "a.txt")
-    assert "cannot be read: Too many levels" in refused(str(tmp_path / "a.txt"))
+    assert "cannot be read: Too many levels" in usage_error(str(tmp_path / "a.txt"))
 
 
 def test_files_of_a_message_have_a_largest_size_together(tmp_path: Path) -> None:
     for name, count in (("big.pdf", MAX_BYTES + 1), ("half.pdf", MAX_BYTES // 2 + 1)):
         with open(tmp_path / name, "wb") as file:
             file.truncate(count)
-    assert refused(f"{tmp_path}/big.pdf") == (
+    assert usage_error(f"{tmp_path}/big.pdf") == (
         f"--attach '{tmp_path}/big.pdf' has 20.0 MB; all files of a message may have 20.0 MB."
         " Providers fetch larger ones themselves from an address: give https://..."
     )
     half = str(tmp_path / "half.pdf")
     assert len(attachments([half])) == 1
-    assert "and 10.0 MB are left" in refused(half, half)
+    assert "and 10.0 MB are left" in usage_error(half, half)
     with pytest.raises(UsageError, match="are left"):
         attachments([half], "/attach", attachments([half]))
 
@@ -163,7 +164,7 @@ def test_a_pipe_is_read_no_further_than_the_largest_size(tmp_path: Path) -> None
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert "has more than 20.0 MB; all files of a message may have" in refused(str(path))
+    assert "has more than 20.0 MB; all files of a message may have" in usage_error(str(path))
     thread.join(30)
     assert byte_counts[0] < 2 * MAX_BYTES
 
@@ -174,7 +175,7 @@ def test_a_name_that_is_not_utf8_is_shown_with_a_replacement(tmp_path: Path) -> 
     [file] = attachments([path])
     assert file == FileContent(b"hello", "text/plain", name="bad\ufffd.txt")
     assert FileContent.from_json(file.to_json()) == file
-    assert "'http://h/\\udcff.pdf' is not UTF-8" in refused("http://h/\udcff.pdf")
+    assert "'http://h/\\udcff.pdf' is not UTF-8" in usage_error("http://h/\udcff.pdf")
 
 
 def test_a_dragged_path_is_one_file_however_it_is_quoted(tmp_path: Path) -> None:
@@ -359,4 +360,4 @@ def test_a_large_picture_is_scaled_down(tmp_path: Path) -> None:
 
 def test_a_picture_that_cannot_be_scaled_down_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(40, 20)[:12])
-    assert "is damaged" in refused(str(tmp_path / "a.png"))
+    assert "is damaged" in usage_error(str(tmp_path / "a.png"))

@@ -1,5 +1,5 @@
-"""The `holdfast` command as a user has it: a process of its own, pipes, a real terminal, a model
-server on loopback."""
+"""The `holdfast` command as a separate process, with pipes, a real terminal and a model server on
+loopback."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ ESCAPE = "\x1b"
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what the command reads, and `more`. The sandbox is off
-    as for all tests (`tests/conftest.py`)."""
+    """Return this process's environment without the variables that the command reads, plus `more`.
+    The sandbox is off as in all tests (`tests/conftest.py`)."""
     read = ("OPENAI_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
     variables = {
         name: value
@@ -50,6 +50,7 @@ def environment(**more: str) -> dict[str, str]:
 def holdfast(
     *arguments: str, stdin: str = "", cwd: Path | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end and return the result."""
     return forks.run(
         [*HOLDFAST, *arguments],
         input=stdin,
@@ -63,9 +64,9 @@ def holdfast(
 
 
 class Typist:
-    """Somebody in front of a terminal: reads what is on it, types."""
+    """A user at a terminal, who reads its output and types."""
 
-    program: list[str] | None = None  # None: `HOLDFAST`
+    program: list[str] | None = None  # None means `HOLDFAST`
 
     def __init__(self, *arguments: str, **env: str) -> None:
         self.master, slave = os.openpty()
@@ -83,8 +84,7 @@ class Typist:
         self._mark = 0
 
     def sees(self, pattern: str) -> str:
-        """Wait until `pattern` appears after what was last seen; what is on the terminal up to
-        there."""
+        """Wait until `pattern` appears after the last match, and return the output between them."""
         deadline = time.monotonic() + 60
         while not (match := re.compile(pattern).search(self.output, self._mark)):
             seconds_left = deadline - time.monotonic()
@@ -98,9 +98,10 @@ class Typist:
         os.write(self.master, keys.encode())
 
     def leaves(self) -> int:
-        """Read to the end; the exit code. Raises AssertionError if it stays."""
+        """Read to the end of the output and return the exit code. Raises AssertionError if the
+        command does not end."""
         deadline = time.monotonic() + 60
-        while self._read(30):  # a chat that stays may draw its clock for ever
+        while self._read(30):  # a chat that does not end may redraw its clock forever
             assert time.monotonic() < deadline, f"it stays: {self.output[-2000:]!r}"
         return self.process.wait(30)
 
@@ -109,7 +110,7 @@ class Typist:
             return False
         try:
             data = os.read(self.master, 65536)
-        except OSError:  # EIO: the last one who had the terminal open has closed it
+        except OSError:  # EIO: no process has the terminal open any more
             return False
         self.output += data.decode(errors="replace")
         return bool(data)
@@ -117,6 +118,7 @@ class Typist:
 
 @contextmanager
 def terminal(*arguments: str, **env: str) -> Iterator[Typist]:
+    """Run the command at a terminal, and kill it at the end if it still runs."""
     typist = Typist(*arguments, **env)
     try:
         yield typist
@@ -128,15 +130,17 @@ def terminal(*arguments: str, **env: str) -> Iterator[Typist]:
 
 
 def options(server: ModelServer, folder: Path) -> list[str]:
+    """Return the options for the model server and the working directory."""
     return ["--model", "m", "--base-url", server.url, "--workdir", str(folder)]
 
 
 def conversation_options(store: Path, id: str) -> list[str]:
-    """The options for the conversation of that id, which is new if the store is."""
+    """Return the options for the conversation `id`, and `--new` if the store does not exist."""
     return ["--store", str(store), *([] if store.exists() else ["--new"]), "--id", id]
 
 
 def command(line: str) -> dict[str, Any]:
+    """Return an answer that calls the terminal tool."""
     return calls(("terminal", {"command": line}))
 
 
@@ -552,7 +556,7 @@ def test_a_signal_closes_it_cleanly_and_ends_its_commands(
     assert "continue with: holdfast chat --store" in err
     assert not Path(f"/proc/{started.read_text().strip()}").exists()
     assert not Path(f"{store}-owners").exists(), "the lease was given back"
-    # An interrupt is a wish to stop and stays one; a termination is not, and the run would go on.
+    # An interrupt is a request to stop, which is kept. A termination is not: the run would go on.
     assert (
         json.loads(holdfast("show", str(store), "--json").stdout.splitlines()[0])["type"]
         == "message"
@@ -737,7 +741,8 @@ def test_a_chat_goes_on_with_another_model_and_names_it_in_the_command_that_cont
         assert models == ["m", "m", "openai/bigger"]
     assert "(aside) Aside." in ended.stdout
     assert "model openai/bigger" in ended.stderr
-    assert "--model openai/bigger" in ended.stderr  # in the command that continues
+    # This is part of the command that continues the conversation.
+    assert "--model openai/bigger" in ended.stderr
 
 
 # --- demo ---
@@ -758,7 +763,7 @@ def test_the_demo_passes_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_does_not_claim_what_did_not_happen(tmp_path: Path) -> None:
-    """The same demo where the file tool's edit is undone behind its back."""
+    """The edit of the file tool is undone before the demo runs the tests."""
     program = (
         "import sys; from holdfast.cli import demo, main; from pathlib import Path\nreal ="
         " demo._passes\ndef meddled(folder, env):\n    path = folder / 'shop/paging.py';"
@@ -788,7 +793,8 @@ def test_the_demo_in_a_terminal_is_coloured() -> None:
 # --- a terminal ---
 
 
-def streamed(*answers: dict[str, Any]) -> list[str]:
+def stream_bodies(*answers: dict[str, Any]) -> list[str]:
+    """Return each answer as the body of an event stream."""
     return [sse(answer) for answer in answers]
 
 
@@ -817,7 +823,7 @@ def test_a_streamed_answer_is_shown_live_and_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_status_line_is_gone_in_the_end(tmp_path: Path) -> None:
-    answers = streamed(command("sleep 0.6; echo slept"), text("Done."))
+    answers = stream_bodies(command("sleep 0.6; echo slept"), text("Done."))
     with ModelServer(answers) as server, terminal("run", "x", *options(server, tmp_path)) as typist:
         typist.sees(r"\$ sleep 0.6; echo slept 0\.\d\d? s")
         assert typist.leaves() == 0
@@ -860,7 +866,7 @@ def test_a_message_typed_after_ctrl_c_steers(tmp_path: Path) -> None:
 def test_the_second_ctrl_c_closes(tmp_path: Path) -> None:
     started = tmp_path / "started"
     store = ["--store", str(tmp_path / "s.db")]
-    answers = streamed(command(f"touch {started}; sleep 600"))
+    answers = stream_bodies(command(f"touch {started}; sleep 600"))
     with (
         ModelServer(answers) as server,
         terminal("run", "x", *options(server, tmp_path), *store) as typist,
@@ -877,7 +883,7 @@ def test_the_second_ctrl_c_closes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_terminal_that_goes_away_closes_it(tmp_path: Path) -> None:
     started, store = tmp_path / "started", tmp_path / "s.db"
-    answers = streamed(command(f"echo $$ > {started}; sleep 600"))
+    answers = stream_bodies(command(f"echo $$ > {started}; sleep 600"))
     with ModelServer(answers) as server:
         typist = Typist("run", "x", *options(server, tmp_path), "--store", str(store))
         until(lambda: started.exists() and started.read_text().strip() != "")
@@ -961,7 +967,7 @@ def test_a_chat_outlives_errors_and_tells_each(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_color_and_a_dumb_terminal_get_plain_text(tmp_path: Path) -> None:
     with ModelServer(
-        [*streamed(command("true"), text("ok")), command("true"), text("ok")]
+        [*stream_bodies(command("true"), text("ok")), command("true"), text("ok")]
     ) as server:
         with terminal("run", "x", *options(server, tmp_path), NO_COLOR="1") as typist:
             assert typist.leaves() == 0

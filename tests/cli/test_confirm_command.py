@@ -1,5 +1,5 @@
-"""`--confirm`: somebody at a real terminal decides which calls run; without one the command says
-what waits."""
+"""`--confirm`: a user at a real terminal decides which calls run. Without a terminal the command
+reports the calls that wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.cli.test_commands import (
     conversation_options,
     holdfast,
     options,
-    streamed,
+    stream_bodies,
     terminal,
 )
 from tests.model_server import ModelServer, calls, sse, text
@@ -35,15 +35,18 @@ PROMPT = r"\[y,n,e,a,q\] "
 
 
 def store_options(folder: Path) -> list[str]:
+    """Return the options for the conversation `one` in the store of the folder."""
     return conversation_options(folder / "s.db", "one")
 
 
 def events(folder: Path) -> list[ev.AnyEvent]:
+    """Return the events of the conversation `one`."""
     with SQLiteStore(folder / "s.db", read_only=True) as store:
         return store.read("one")
 
 
 def decisions(folder: Path) -> list[tuple[str, str, str]]:
+    """Return the decision, the decider and the reason of each decision."""
     return [
         (event.decision, event.by, event.reason)
         for event in events(folder)
@@ -52,11 +55,12 @@ def decisions(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def status(folder: Path) -> str:
+    """Return the status of the conversation."""
     return ConversationState("one", events(folder)).status.value
 
 
 def results(server: ModelServer, number: int) -> list[str]:
-    """What the model was told of its calls in that request."""
+    """Return the tool results that the model received in a request."""
     return [
         message["content"]
         for message in server.requests[number].messages
@@ -64,7 +68,7 @@ def results(server: ModelServer, number: int) -> list[str]:
     ]
 
 
-# --- what is asked for ---
+# --- calls that need confirmation ---
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,7 @@ def test_without_a_terminal_it_ends_with_what_waits_and_how_to_approve_it(tmp_pa
             f" {server.url} --confirm terminal" in ended.stderr
         )
         assert "is a directory" in ended.stdout, "what need not be asked for ran at once"
-        # Nothing was decided: to open it again says so again. Then both are.
+        # No call was decided: the chat reports both again. Then both are decided.
         again = holdfast("chat", *options(server, tmp_path), *store_options(tmp_path))
         assert (again.returncode, "2 calls left waiting" in again.stderr) == (3, True)
         assert holdfast("tell", str(store), "one", "approve", call[1]).returncode == 0
@@ -147,7 +151,7 @@ def test_without_a_store_it_is_told_that_nothing_is_kept(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
-    answers = streamed(command("echo one > a"), command("echo two > b"), text("I see."))
+    answers = stream_bodies(command("echo one > a"), command("echo two > b"), text("I see."))
     with ModelServer(answers) as server:
         with terminal(
             "run", "x", *options(server, tmp_path), "--confirm", "always", *store_options(tmp_path)
@@ -201,7 +205,7 @@ def test_all_later_calls_of_a_tool_run_unasked(tmp_path: Path) -> None:
         ("terminal", {"command": "touch b"}),
         ("write_file", {"path": "w", "content": ""}),
     )
-    answers = streamed(first, command("touch c"), text("Done."))
+    answers = stream_bodies(first, command("touch c"), text("Done."))
     with (
         ModelServer(answers) as server,
         terminal("run", "x", *options(server, tmp_path), "--confirm", "always") as typist,
@@ -228,7 +232,7 @@ def test_a_call_is_shown_whole_and_without_control_characters(tmp_path: Path) ->
     sneaky = "echo hi\x1b[2K\x1b[1A\r# \u202egnp\u202c \u200bend"
     writes = ("write_file", {"path": "a.txt", "content": "first\n2nd\x1b[31m\n"})
     edits = ("edit_file", {"path": "a.txt", "old": "first\nsecond", "new": "first\nthird"})
-    answers = streamed(
+    answers = stream_bodies(
         calls(("terminal", {"command": f"{long}\n{sneaky}", "timeout": 5}), writes, edits),
         text("ok"),
     )
@@ -289,7 +293,7 @@ def test_what_differs_in_line_ends_alone_is_shown() -> None:
 
 @pytest.mark.slow
 def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path) -> None:
-    answers = streamed(command("touch wrong; printf '\x1b'"), text("ok"))
+    answers = stream_bodies(command("touch wrong; printf '\x1b'"), text("ok"))
     with ModelServer(answers) as server:
         with terminal(
             "run",
@@ -312,7 +316,7 @@ def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path)
             typist.types('\x15{"commnd": "x"}\r')
             typist.sees("command")
             typist.sees("Arguments")
-            typist.types("\x15\r")  # nothing: back to the question
+            typist.types("\x15\r")  # an empty line returns to the question
             typist.sees(PROMPT)
             assert not any(decision == "approve" for decision, _, _ in decisions(tmp_path))
             typist.types("e\r")
@@ -330,7 +334,7 @@ def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path)
 
 @pytest.mark.slow
 def test_ctrl_d_leaves_it_waiting_and_chat_asks_again(tmp_path: Path) -> None:
-    answers = streamed(command("touch ran"), text("Done."))
+    answers = stream_bodies(command("touch ran"), text("Done."))
     with ModelServer(answers) as server:
         arguments = [*options(server, tmp_path), "--confirm", "terminal", *store_options(tmp_path)]
         with terminal("run", "x", *arguments) as typist:
@@ -358,7 +362,7 @@ def test_ctrl_d_leaves_it_waiting_and_chat_asks_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_pauses_and_the_call_still_waits_after_that(tmp_path: Path) -> None:
-    answers = streamed(command("touch ran"), text("Done."))
+    answers = stream_bodies(command("touch ran"), text("Done."))
     with (
         ModelServer(answers) as server,
         terminal(
@@ -394,7 +398,7 @@ def test_a_signal_at_the_prompt_ends_it_and_the_call_waits(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     with (
-        ModelServer(streamed(command("touch ran"))) as server,
+        ModelServer(stream_bodies(command("touch ran"))) as server,
         terminal(
             "run",
             "x",
@@ -415,7 +419,7 @@ def test_a_signal_at_the_prompt_ends_it_and_the_call_waits(
 @pytest.mark.slow
 def test_what_was_typed_before_the_question_is_no_answer_to_it(tmp_path: Path) -> None:
     go = tmp_path / "go"
-    answers = streamed(
+    answers = stream_bodies(
         command(f"until [ -e {go} ]; do sleep 0.02; done"),
         calls(("write_file", {"path": "w", "content": ""})),
         text("ok"),
@@ -426,7 +430,7 @@ def test_what_was_typed_before_the_question_is_no_answer_to_it(tmp_path: Path) -
     ):
         typist.sees("until")
         typist.types("y\r")
-        time.sleep(0.1)  # it is in the terminal's buffer
+        time.sleep(0.1)  # the key is in the terminal's buffer
         go.touch()
         typist.sees(PROMPT)
         time.sleep(0.2)
@@ -438,7 +442,7 @@ def test_what_was_typed_before_the_question_is_no_answer_to_it(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_in_a_chat_another_line_is_a_message_and_approves_nothing(tmp_path: Path) -> None:
-    answers = streamed(command("touch ran"), text("Fine."))
+    answers = stream_bodies(command("touch ran"), text("Fine."))
     with ModelServer(answers) as server:
         with terminal(
             "chat", *options(server, tmp_path), "--confirm", "terminal", *store_options(tmp_path)
@@ -473,7 +477,7 @@ def test_in_a_chat_another_line_is_a_message_and_approves_nothing(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_decision_from_elsewhere_is_noticed(tmp_path: Path) -> None:
-    answers = streamed(command("touch ran"), text("Done."))
+    answers = stream_bodies(command("touch ran"), text("Done."))
     with (
         ModelServer(answers) as server,
         terminal(
@@ -492,9 +496,9 @@ def test_a_decision_from_elsewhere_is_noticed(tmp_path: Path) -> None:
                 "one",
                 Approve(pending.call.id, pending.arguments_hash, by="Ada", reason="looks fine"),
             )
-        typist.sees("decided elsewhere: approved by Ada: looks fine")  # nobody types
+        typist.sees("decided elsewhere: approved by Ada: looks fine")  # without a key press
         assert typist.leaves() == 0
-    assert "Done." in typist.output  # before that or after it
+    assert "Done." in typist.output  # before or after the decision
     assert "Traceback" not in typist.output
     assert [decision for decision, _, _ in decisions(tmp_path)] == ["ask", "approve"]
     assert (tmp_path / "ran").exists()
@@ -507,7 +511,7 @@ def test_a_decision_from_elsewhere_is_noticed(tmp_path: Path) -> None:
 def test_what_was_begun_to_be_typed_is_dropped_when_it_is_decided_elsewhere(
     tmp_path: Path, typed: str, prompt: str
 ) -> None:
-    answers = streamed(command("touch ran"), command("touch too"), text("Done."))
+    answers = stream_bodies(command("touch ran"), command("touch too"), text("Done."))
     with (
         ModelServer(answers) as server,
         terminal(
@@ -543,7 +547,7 @@ def test_a_pause_from_elsewhere_ends_the_question_and_a_resume_asks_it_again(
     tmp_path: Path,
 ) -> None:
     with (
-        ModelServer(streamed(command("touch ran"), text("Done."))) as server,
+        ModelServer(stream_bodies(command("touch ran"), text("Done."))) as server,
         terminal(
             "run",
             "x",
@@ -589,11 +593,11 @@ def test_a_dumb_terminal_asks_in_plain_text(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_where_input_cannot_edit_lines_the_arguments_are_typed_anew(tmp_path: Path) -> None:
-    """A Python without readline: its module is hidden by one that cannot be imported."""
+    """A module that fails to import hides readline from Python."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "readline.py").write_text("raise ImportError")
-    with ModelServer(streamed(command("touch wrong"), text("Done."))) as server:
+    with ModelServer(stream_bodies(command("touch wrong"), text("Done."))) as server:
         arguments = [*options(server, tmp_path), "--confirm", "terminal"]
         with terminal(
             "run",
@@ -626,12 +630,12 @@ def test_the_status_line_says_who_is_waited_for_while_others_run(tmp_path: Path)
         assert typist.leaves() == 0
 
 
-# --- by their risk ---
+# --- confirmation by risk ---
 
 
 @pytest.mark.slow
 def test_risky_calls_are_asked_about_with_their_risk_and_why(tmp_path: Path) -> None:
-    answers = streamed(
+    answers = stream_bodies(
         calls(("terminal", {"command": "ls"}), ("terminal", {"command": "rm -rf ../other"})),
         text("I see."),
     )

@@ -1,4 +1,5 @@
-"""`holdfast eval`: its exit codes and files, and an eval that is killed or stopped in the middle."""
+"""`holdfast eval`: its exit codes and files, and an eval that is killed or stopped before its
+end."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ text = "no agent"
 
 
 def suite(folder: Path, count: int = 6, url: str = "http://127.0.0.1:9/v1") -> Path:
-    """A suite of so many cases, with agents beside it."""
+    """Write a suite of `count` cases and its agents to the folder."""
     folder.mkdir(exist_ok=True)
     lines = [
         {"id": f"c{number}", "input": f"Is thing {number} green?", "expected": "green"}
@@ -72,6 +73,7 @@ def suite(folder: Path, count: int = 6, url: str = "http://127.0.0.1:9/v1") -> P
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a suite in the current directory and return its folder."""
     folder = suite(tmp_path / "colours")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
@@ -80,11 +82,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def three_steps(request: Request) -> dict[str, Any]:
+    """Answer with two tool calls and then with a text."""
     results = sum(one["role"] == "tool" for one in request.messages)
     return text("It is green.") if results == 2 else calls(("look", {"what": f"{results}"}))
 
 
 def start(*arguments: str, cwd: Path, errors: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+    """Start `holdfast eval` as a process."""
     return forks.Popen(
         [*HOLDFAST, "eval", *arguments],
         cwd=cwd,
@@ -110,7 +114,7 @@ def test_a_killed_eval_goes_on_and_asks_no_model_twice(tmp_path: Path) -> None:
         folder = suite(tmp_path / "s", 4, server.url)
         command = (".", "--agent", "eval_agents:one", "--agent", "eval_agents:two")
         options = ("--out", "out", "--parallel", "2")
-        for more in (7, 5, 8):  # three kills, each with two requests that have no answer
+        for more in (7, 5, 8):  # three kills, each while two requests wait for an answer
             process = start(*command, *options, cwd=folder)
             stalled_before = len(stalled)
             until(
@@ -126,7 +130,7 @@ def test_a_killed_eval_goes_on_and_asks_no_model_twice(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=90)
         assert process.returncode == 0, err
         request_counts = Counter(request.body for request in server.requests)
-    # 2 agents, 4 cases and 3 requests each; those that a kill left without an answer come again.
+    # 2 agents, 4 cases, 3 requests each. Requests that a kill left without an answer are repeated.
     assert len(request_counts) == 24
     assert request_counts == Counter(request_counts.keys()) + Counter(stalled)
     assert len(stalled) == 6
@@ -143,7 +147,7 @@ def test_ctrl_c_pauses_and_the_same_command_goes_on(tmp_path: Path) -> None:
         if request.number == 2:
             os.kill(process.pid, signal.SIGINT)
             until(lambda: "stopping" in errors_path.read_text(), "it says that it stops")
-            time.sleep(0.5)  # the watch of the run looks every 0.2 s
+            time.sleep(0.5)  # the run polls every 0.2 s
         return three_steps(request)
 
     with ModelServer(answer) as server:

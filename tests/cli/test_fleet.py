@@ -1,4 +1,4 @@
-"""`holdfast worker` and `holdfast fleet status`, as processes."""
+"""`holdfast worker` and `holdfast fleet status` as separate processes."""
 
 from __future__ import annotations
 

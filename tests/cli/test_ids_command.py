@@ -1,5 +1,5 @@
-"""`ID` on the command line: a full id or an unambiguous prefix, alike in every command, in a file
-and on a server."""
+"""`ID` on the command line: every command takes a full id or an unambiguous prefix, for a file and
+for a server."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.model_server import ModelServer, text
 
 
 def hello(store: SQLiteStore, id: str) -> None:
+    """Run a conversation with one message and one answer."""
     with Conversation(Agent(ScriptedLLM(["Hello."])), store, id) as conversation:
         conversation.send_message(f"I am {id}")
         conversation.run()
@@ -28,7 +29,7 @@ def hello(store: SQLiteStore, id: str) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store with `4f0c91`, whose call spawned a child, and `4a17`."""
+    """Make a store with `4f0c91`, whose call spawned a child conversation, and `4a17`."""
     child = Agent(ScriptedLLM(["Hello from the child."]))
 
     def ask_child(context: ToolContext) -> str:
@@ -46,11 +47,12 @@ def path(tmp_path: Path) -> Path:
 
 
 def ids(path: Path) -> set[str]:
+    """Return the ids of all conversations in the store."""
     with SQLiteStore(path, read_only=True) as store:
         return {entry.id for entry in store.list()}
 
 
-def refused(ended: subprocess.CompletedProcess[str], *phrases: str) -> None:
+def check_usage_error(ended: subprocess.CompletedProcess[str], *phrases: str) -> None:
     """Check that a command ended with a one-line usage error that has all phrases."""
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended
     for phrase in phrases:
@@ -93,7 +95,7 @@ def test_an_ambiguous_prefix_is_an_error_that_lists_the_candidates(path: Path) -
             ["export", str(path), "4"],
         ):
             ended = holdfast(*words)
-            refused(
+            check_usage_error(
                 ended,
                 "2 conversations",
                 "'4'",
@@ -124,32 +126,32 @@ def test_children_do_not_make_the_prefix_of_their_parent_ambiguous(
     assert holdfast("show", str(path), "4f0c91.").stdout.startswith("4f0c91.4.0, finished: go\n"), (
         "a child has a prefix of its own"
     )
-    refused(holdfast("show", str(path), "4g"), "'4g'", "holdfast list")
+    check_usage_error(holdfast("show", str(path), "4g"), "'4g'", "holdfast list")
 
 
 @pytest.mark.slow
 def test_an_id_that_matches_nothing_is_refused_and_new_begins_a_conversation(path: Path) -> None:
     with ModelServer([text("Hi."), text("Hi.")]) as server:
         store_options = [*options(server, path.parent), "--store", str(path)]
-        refused(
+        check_usage_error(
             holdfast("run", "x", *store_options, "--id", "other"), "'other'", "--new --id other"
         )
         ended = holdfast("run", "x", *store_options, "--new", "--id", "other")
         assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation 'other'.")
-        # A name that another one begins with needs --new.
+        # An id that is a prefix of another id needs --new.
         ended = holdfast("run", "x", *store_options, "--id", "4f0c", "--new")
         assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation '4f0c'.")
         assert len(server.requests[1].messages) == 2
         assert holdfast("show", str(path), "4f0c").stdout.startswith("4f0c, finished: x\n"), (
             "a full id is never ambiguous"
         )
-        refused(
+        check_usage_error(
             holdfast("run", "x", *store_options, "--id", "4a17", "--new"),
             "--new",
             "'4a17'",
             "exists already",
         )
-        refused(holdfast("run", "x", *store_options, "--id", ""), "--id takes")
+        check_usage_error(holdfast("run", "x", *store_options, "--id", ""), "--id takes")
         assert len(server.requests) == 2
     assert ids(path) == {"4f0c91", "4f0c91.4.0", "4a17", "other", "4f0c"}
 
@@ -187,6 +189,7 @@ def test_the_command_takes_the_ids_that_a_server_takes(id: str) -> None:
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Iterator[AgentServer]:
+    """Run an agent server for the test."""
     with AgentServer(tmp_path) as server:
         yield server
 
@@ -201,7 +204,9 @@ def test_a_server_takes_the_same_ids(remote: AgentServer) -> None:
         new_options = [*there, "--model", "m", "--base-url", model.url]
         first = with_key("run", "x", *new_options, "--new", "--id", "4f0c91")
         assert (first.returncode, first.stderr.splitlines()[0]) == (0, "New conversation '4f0c91'.")
-        refused(with_key("run", "x", *new_options, "--id", "4a17"), "'4a17'", "--new --id 4a17")
+        check_usage_error(
+            with_key("run", "x", *new_options, "--id", "4a17"), "'4a17'", "--new --id 4a17"
+        )
         assert with_key("run", "x", *new_options, "--new", "--id", "4a17").returncode == 0
         again = with_key("run", "more", *there, "--id", "4f")
         assert (again.returncode, again.stdout) == (0, "\n> more\n\nHi 2.\n")
@@ -211,10 +216,10 @@ def test_a_server_takes_the_same_ids(remote: AgentServer) -> None:
             ["show", *there, "4"],
             ["tell", *there, "4", "pause"],
         ):
-            refused(
+            check_usage_error(
                 with_key(*words), "2 conversations", "4f0c91 (finished: x)", "4a17 (finished: x)"
             )
-        refused(
+        check_usage_error(
             with_key("run", "x", *new_options, "--id", "4a17", "--new"),
             "--new",
             "'4a17'",

@@ -1,4 +1,4 @@
-"""JSON that commands print has no character that a terminal acts on."""
+"""JSON output of commands has no character that controls a terminal."""
 
 from __future__ import annotations
 

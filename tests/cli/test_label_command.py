@@ -1,4 +1,5 @@
-"""Titles and tags from the shell: `holdfast tell rename, tag, untag` and `holdfast list --tag`."""
+"""Titles and tags from the shell: `holdfast tell rename`, `tag` and `untag`, and `holdfast list
+--tag`."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
+    """Make a store with the conversations `one` and `two`."""
     path = tmp_path / "s.db"
     with SQLiteStore(path) as store:
         for id in ("one", "two"):
@@ -33,7 +35,7 @@ def file(tmp_path: Path) -> str:
 
 
 def open_conversation(file: str, id: str) -> None:
-    """Open a conversation, which carries out what was posted."""
+    """Open a conversation, which executes its posted commands."""
     with SQLiteStore(file) as store, Conversation(Agent(ScriptedLLM([])), store, id) as c:
         c.hosting.open()
 

@@ -1,4 +1,4 @@
-"""`holdfast chat` with its input box, on the screen of a terminal that others wrote (pyte)."""
+"""`holdfast chat` with its input box, on an emulated terminal screen (pyte)."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def f():
 
 
 class Screen:
-    """What a person sees, and the keys that the person presses."""
+    """The screen of a terminal and its keyboard."""
 
     def __init__(self, typist: Typist) -> None:
         self.typist = typist
         self._screen = pyte.HistoryScreen(100, 30, history=500)
-        self._screen.write_process_input = typist.types  # answers where the cursor is
+        self._screen.write_process_input = typist.types  # replies to cursor position requests
         self._stream = pyte.Stream(self._screen)
         self._fed = 0
 
     def rows(self) -> list[list[Any]]:
-        """The cells of all rows, with those that have scrolled away."""
+        """Return the cells of all rows, including those that have scrolled off the screen."""
         self._stream.feed(self.typist.output[self._fed :])
         self._fed = len(self.typist.output)
         above, visible = self._screen.history.top, self._screen.buffer
@@ -70,11 +70,12 @@ class Screen:
 
     @property
     def lines(self) -> list[str]:
+        """Return the text of each row that is not empty."""
         lines = ["".join(cell.data for cell in row).rstrip() for row in self.rows()]
         return [line for line in lines if line]
 
     def shows(self, pattern: str, within: float = 60.0) -> list[str]:
-        """Wait until the screen matches; its lines."""
+        """Wait until the screen matches the pattern, and return its lines."""
         until = time.monotonic() + within
         while not re.search(pattern, "\n".join(self.lines)):
             if time.monotonic() > until or not self.typist._read(until - time.monotonic()):
@@ -87,6 +88,7 @@ class Screen:
 
 @contextmanager
 def chat(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
+    """Start a chat with the input box, and wait until it is ready."""
     arguments = [*options(server, folder), "--store", str(folder / "s.db"), "--no-undo", *more]
     env = {"HOLDFAST_PLAIN": "", "HOME": str(folder / "home"), "XDG_STATE_HOME": ""}
     with terminal("chat", *arguments, **env) as typist:
@@ -98,8 +100,8 @@ def chat(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
 
 @contextmanager
 def starting(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
-    """A chat whose prompt is there, and which reads its attachment until the test has written it
-    (`finish_start`)."""
+    """Start a chat that shows its prompt and waits for its attachment. `finish_start` writes the
+    attachment."""
     os.mkfifo(folder / "file.txt")
     arguments = [*options(server, folder), "--no-undo", "--attach", str(folder / "file.txt"), *more]
     env = {"HOLDFAST_PLAIN": "", "HOME": str(folder / "home"), "XDG_STATE_HOME": ""}
@@ -110,15 +112,18 @@ def starting(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
 
 
 def finish_start(folder: Path) -> None:
+    """Write the attachment that a chat of `starting` waits for."""
     (folder / "file.txt").write_text("attached")
 
 
 def leaves(screen: Screen) -> int:
+    """Press Ctrl-D and return the exit code."""
     screen.types("\x04")
     return screen.typist.leaves()
 
 
 def user_messages(folder: Path) -> list[str]:
+    """Return the texts of the user's messages in the only conversation of the store."""
     with SQLiteStore(folder / "s.db", read_only=True) as store:
         (one,) = store.list()
         return [
@@ -128,7 +133,8 @@ def user_messages(folder: Path) -> list[str]:
         ]
 
 
-def streamed(content: str, delay: float = 0.0) -> Stream:
+def answer_stream(content: str, delay: float = 0.0) -> Stream:
+    """Return an event stream that pauses for `delay` seconds between its events."""
     pieces = [f"{piece}\n\n" for piece in sse(text(content)).split("\n\n") if piece]
     return Stream([piece.encode() for piece in pieces], delay)
 
@@ -167,7 +173,7 @@ class Slow:
 sys.meta_path.insert(0, Slow())
 """
 
-WORK = "holdfast.cli.talk"  # it is loaded while the user types
+WORK = "holdfast.cli.talk"  # a module that loads while the user types
 
 
 def test_a_message_entered_before_the_box_is_there_is_sent(tmp_path: Path) -> None:
@@ -180,7 +186,8 @@ def test_a_message_entered_before_the_box_is_there_is_sent(tmp_path: Path) -> No
         with terminal("chat", *arguments, **env) as typist:
             before = termios.tcgetattr(typist.master)
             until(lambda: not termios.tcgetattr(typist.master)[0] & termios.ICRNL, "keys are kept")
-            assert not select.select([typist.master], [], [], 0)[0]  # no box yet
+            # The input box is not there yet.
+            assert not select.select([typist.master], [], [], 0)[0]
             typist.types("hello\r")
             screen = Screen(typist)
             screen.shows(r"Read\.")
@@ -215,7 +222,7 @@ def test_three_keys_begin_a_line_of_the_same_message(tmp_path: Path, newline: st
 
 def test_markdown_is_rendered_as_it_streams_and_addresses_stay_visible(tmp_path: Path) -> None:
     with (
-        ModelServer([streamed(MARKDOWN, 0.002)]) as server,
+        ModelServer([answer_stream(MARKDOWN, 0.002)]) as server,
         chat(server, tmp_path) as screen,
     ):
         screen.types("show me\r")
@@ -235,7 +242,7 @@ def test_markdown_is_rendered_as_it_streams_and_addresses_stay_visible(tmp_path:
 def test_what_is_typed_while_output_comes_is_not_mixed_with_it(tmp_path: Path) -> None:
     words = " ".join(f"word{n}" for n in range(60))
     with (
-        ModelServer([streamed(words, 0.02), text("Then this.")]) as server,
+        ModelServer([answer_stream(words, 0.02), text("Then this.")]) as server,
         chat(server, tmp_path) as screen,
     ):
         screen.types("go\r")
@@ -245,7 +252,7 @@ def test_what_is_typed_while_output_comes_is_not_mixed_with_it(tmp_path: Path) -
             time.sleep(0.05)
         screen.shows(r"(?m)^> a draft$")
         lines = screen.shows(r"word59")
-        assert words in " ".join(line.strip() for line in lines)  # whole, in order
+        assert words in " ".join(line.strip() for line in lines)  # complete and in order
         screen.shows(r"(?m)^> a draft$")
         screen.types("\r")
         screen.shows(r"Then this\.")
@@ -283,7 +290,7 @@ def test_escape_and_control_c_stop_the_agent_and_enter_continues(tmp_path: Path,
         screen.shows(r"> kept draft")
         screen.types(key)
         screen.shows(r"paused: Enter continues")
-        screen.shows(r"(?m)^> kept draft$")  # the keys stop the agent, not what is typed
+        screen.shows(r"(?m)^> kept draft$")  # the keys stop the agent and keep the draft
         screen.types("\x15\r")
         screen.shows(r"Again\.")
         assert leaves(screen) == 0
@@ -311,7 +318,7 @@ def test_a_question_sets_a_draft_aside_and_gives_it_back(tmp_path: Path) -> None
     history = (tmp_path / "home/.local/state/holdfast/chat_history").read_text()
     assert "+a draft" in history
     assert "green" not in history
-    assert "+a dra\n" not in history  # the draft was not sent then
+    assert "+a dra\n" not in history  # the draft had not been sent at that time
 
 
 def test_calls_are_approved_in_the_box_and_edited_arguments_are_prefilled(tmp_path: Path) -> None:

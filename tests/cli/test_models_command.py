@@ -1,4 +1,4 @@
-"""`holdfast models`, and `--model NAME` for a model of the folder."""
+"""`holdfast models`, and `--model NAME` for a model that a file in the folder defines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ KEY = "sk-planted-0123456789"
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
+    """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main(arguments)
@@ -26,6 +27,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def server() -> Iterator[ModelServer]:
+    """Run a model server that answers every request."""
     with ModelServer(lambda request: text("Done.")) as model_server:
         yield model_server
 

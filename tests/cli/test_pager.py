@@ -22,7 +22,7 @@ LONG = "\n".join(f"line {number}\x1b[31m" for number in range(200))
 
 
 def make_store(path: Path, *names: str, answer: str = "ok") -> Path:
-    """A store with finished conversations of these ids."""
+    """Make a store with a finished conversation for each id in `names`."""
     with SQLiteStore(path / "s.db", "process") as store:
         for name in names:
             agent = Agent(ScriptedLLM([answer]))
@@ -60,10 +60,10 @@ def test_what_is_longer_than_the_screen_goes_to_the_pager(tmp_path: Path) -> Non
         assert typist.leaves() == 0
     assert "[pager LESS=FRX -x]" in typist.output
     assert "line 199" in typist.output
-    # Text of the model cannot control the terminal through the pager either.
+    # Model text cannot control the terminal through the pager either.
     assert "line 7^[[31m" in typist.output
     assert "\x1b[31m" not in typist.output
-    # Notices come after the pager, which has the screen.
+    # Notices come after the pager has ended, because the pager uses the screen.
     assert typist.output.index("[end]") > typist.output.index("line 199")
 
 
@@ -126,6 +126,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(tmp_path: Path, width: in
 
 
 def clean(line: str) -> str:
+    """Remove escape sequences and overwritten text from a line."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line.rpartition("\r")[2] or line.strip("\r"))
 
 
@@ -134,6 +135,7 @@ def clean(line: str) -> str:
 
 @contextmanager
 def choosing(server: ModelServer, folder: Path, store: Path, *more: str) -> Iterator[Screen]:
+    """Start a chat at the picker of conversations."""
     arguments = [*options(server, folder), "--store", str(store), "--resume", "--no-undo", *more]
     env = {"HOLDFAST_PLAIN": "", "HOME": str(folder / "home"), "XDG_STATE_HOME": ""}
     with terminal("chat", *arguments, **env) as typist:
@@ -176,7 +178,7 @@ def test_a_chat_goes_on_with_another_conversation(tmp_path: Path) -> None:
         screen.types("/resume\r")
         lines = screen.shows(r"1 of 2; arrow keys")
         rows = [line.rpartition(" ")[2] for line in lines[-3:-1]]
-        assert rows == ["second", "first"]  # not the present one
+        assert rows == ["second", "first"]  # without the open conversation
         screen.types("\x1b")
         screen.shows(r"(?m)^>$")
         screen.types("/resume\r")

@@ -1,4 +1,4 @@
-"""Arguments that can be no path are named in one line; they never end in a traceback."""
+"""An argument that cannot be a path ends the command with a one-line error and no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--plan`: the plan as somebody at a real terminal has it, in a pipe, and in the store."""
+"""`--plan`: the plan at a real terminal, in a pipe and in the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast import ConversationState, SQLiteStore
 from holdfast.agent.planning import FIRST_PROMPT, MAKE, TOOL_PROMPT
 from holdfast.cli import main
 from tests.agent.test_planning import plan, plan_marks
-from tests.cli.test_commands import command, holdfast, options, streamed, terminal
+from tests.cli.test_commands import command, holdfast, options, stream_bodies, terminal
 from tests.cli.test_confirm_command import decisions, store_options
 from tests.model_server import ModelServer, calls, text
 
@@ -20,10 +20,12 @@ PROMPT = r"\[y,n,e,q\] "
 
 
 def plan_call(*words: str) -> dict[str, Any]:
+    """Return an answer that calls the plan tool with these steps."""
     return calls(plan(*words))
 
 
 def state(folder: Path) -> ConversationState:
+    """Return the state of the conversation `one`."""
     with SQLiteStore(folder / "s.db", read_only=True) as store:
         return ConversationState("one", store.read("one"))
 
@@ -88,7 +90,7 @@ def test_without_a_terminal_a_plan_that_waits_is_drawn_and_can_be_approved(tmp_p
 
 @pytest.mark.slow
 def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -> None:
-    answers = streamed(
+    answers = stream_bodies(
         plan_call("Touch a", "Touch b"),
         plan_call("Touch c", "Touch d"),
         command("touch late"),

@@ -1,4 +1,4 @@
-"""A plan on the screen: drawn, drawn again as it changes, changed by hand."""
+"""The plan on the screen: its first drawing, its changes, and edits by the user."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from tests.cli.test_render import answer, event, render_events, texts
 
 
 def plan_steps(*words: str) -> tuple[PlanStep, ...]:
+    """Return plan steps. The last character of each word gives the state of its step."""
     return tuple([PlanStep(step["step"], step["state"]) for step in steps(*words)])  # pyright: ignore[reportArgumentType]
 
 
 def call(seq: int, *words: str) -> ToolCall:
+    """Return a call of the plan tool."""
     name, arguments = plan(*words)
     return ToolCall(f"{seq}.0", name, arguments)
 
 
 def plan_finished(seq: int, *words: str) -> ev.ToolCallFinished:
+    """Return the event with the result of a plan call."""
     return event(
         ev.ToolCallFinished, seq, call_id=f"{seq - 1}.0", result=make_plan().run(plan(*words)[1])
     )

@@ -27,7 +27,7 @@ def test_conversations_move_into_postgres_and_back_byte_for_byte(
 ) -> None:
     first, last = tmp_path / "first.db", tmp_path / "last.db"
     with SQLiteStore(first, "process") as store:
-        fill(store, "alpha")  # with a blob and open calls
+        fill(store, "alpha")  # a conversation with a blob and open calls
         lease = store.acquire("child")
         origin = Summary("child", "finished", last_seq=2, spawned_by="alpha:2.0")
         store.append(lease, Batch([message(1), message(2)], origin))

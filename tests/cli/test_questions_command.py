@@ -1,5 +1,5 @@
-"""What calls ask, at a real terminal: a form field by field, an address, who asks; `tell answer`,
-`show`, and no terminal at all."""
+"""Questions of tool calls at a real terminal: a form, an address to visit and the name of the
+asker. Also `tell answer`, `show`, and a command without a terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORM = """{
     "required": ["name", "size", "gift", "pin"],
 }"""
 
-# The command, with an MCP server and two tools that ask.
+# The command with an MCP server and with two tools that ask the user.
 PROGRAM = f"""
 import sys
 import holdfast.cli.build as build
@@ -68,10 +68,12 @@ def program(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 
 def store_options(folder: Path) -> list[str]:
+    """Return the options for the conversation `one` in the store of the folder."""
     return conversation_options(folder / "s.db", "one")
 
 
 def decisions(folder: Path) -> list[ev.DecisionMade]:
+    """Return the decision events of the conversation."""
     with SQLiteStore(folder / "s.db", read_only=True) as store:
         return [event for event in store.read("one") if isinstance(event, ev.DecisionMade)]
 
@@ -83,6 +85,7 @@ def last_result(server: ModelServer) -> str:
 
 @contextmanager
 def chatting(server: ModelServer, folder: Path) -> Iterator[Typist]:
+    """Start a chat and send it one message."""
     with terminal("chat", *options(server, folder), *store_options(folder)) as typist:
         typist.sees("> ")
         typist.types("go\r")
@@ -117,7 +120,7 @@ def test_types_choices_defaults_and_secrets_are_asked_for_until_they_fit(tmp_pat
     ):
         output = typist.sees(r"name \(text\): ")
         assert re.search(r"shop\S+ asks: What do you", output)
-        assert "shop\x1b" not in output  # a name cannot paint the screen
+        assert "shop\x1b" not in output  # a name cannot control the terminal
         assert re.search(r"^\S*  want\?", output, re.MULTILINE)
         assert "As in your passport." in output
         for keys, then in [

@@ -1,5 +1,5 @@
-"""`--server`: run, chat, show, list and tell on an agent server that is a process of its own, and
-is killed."""
+"""`--server`: run, chat, show, list and tell use an agent server in a separate process, which some
+tests kill."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SANDBOXED = {"plain": False, "boxed": True}
 
 
 class AgentServer:
-    """`holdfast serve`; `kill` and `start` again on the same port."""
+    """A `holdfast serve` process. After `kill`, `start` uses the same port again."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
@@ -84,12 +84,14 @@ class AgentServer:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServer]:
+    """Run an agent server that all tests of this module share."""
     with AgentServer(tmp_path_factory.mktemp("server"), "--variable", "SERVERS_OWN") as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the keys of the server and of the model for the command."""
     monkeypatch.setenv("HOLDFAST_SERVER_KEY", KEY)
     monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
     monkeypatch.delenv("HOLDFAST_BASE_URL", raising=False)
@@ -97,15 +99,18 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(server: AgentServer, model: ModelServer, id: str) -> list[str]:
+    """Return the options for a new conversation on the server."""
     return ["--server", server.url, "--model", "m", "--base-url", model.url, "--new", "--id", id]
 
 
 def env(**more: str) -> dict[str, str]:
+    """Return the variables of the command, with the keys."""
     return {"HOLDFAST_SERVER_KEY": KEY, "HOLDFAST_API_KEY": MODEL_KEY, **more}
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def background_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the command in the background, and kill it at the end if it still runs."""
     process = forks.Popen(
         [*HOLDFAST, *arguments],
         stdin=subprocess.DEVNULL,
@@ -123,7 +128,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def show(server: AgentServer, id: str) -> list[dict[str, Any]]:
-    """The events."""
+    """Return the events of a conversation on the server."""
     return [
         json.loads(line)
         for line in run_in_process("show", "--server", server.url, id, "--json").stdout.splitlines()
@@ -131,6 +136,8 @@ def show(server: AgentServer, id: str) -> list[dict[str, Any]]:
 
 
 def call_started(server: AgentServer, id: str) -> Callable[[], bool]:
+    """Return a function that reports whether a call has started on the server."""
+
     def has_started() -> bool:
         return any(event["type"] == "toolCallStarted" for event in show(server, id))
 
@@ -152,9 +159,8 @@ def test_a_run_on_a_server_shows_what_a_local_one_does(server: AgentServer, tmp_
             "run", "say hi", *options(server, model, "same"), "--workspace", "shared"
         )
         assert model.requests[0].headers["authorization"] == f"Bearer {MODEL_KEY}"
-        again = run_in_process(
-            "run", "once more", "--server", server.url, "--id", "same"
-        )  # no model, no key: it has them
+        # The conversation has a model and a key.
+        again = run_in_process("run", "once more", "--server", server.url, "--id", "same")
     assert (local.returncode, remote.returncode, again.returncode) == (0, 0, 0)
     times = re.compile(r"\d+(\.\d+)? m?s")
     assert times.sub("T", remote.stdout.lstrip("\n")) == times.sub("T", local.stdout)
@@ -176,7 +182,7 @@ def test_a_run_on_a_server_shows_what_a_local_one_does(server: AgentServer, tmp_
 def test_a_fork_that_nobody_drives_is_not_listed_as_running(server: AgentServer) -> None:
     with (
         ModelServer([command("sleep 600")]) as model,
-        started("run", "wait", *options(server, model, "driven")),
+        background_command("run", "wait", *options(server, model, "driven")),
     ):
         until(call_started(server, "driven"))
         with (
@@ -395,7 +401,7 @@ def test_leaving_does_not_stop_what_ran_before(server: AgentServer, tmp_path: Pa
     go = tmp_path / "go"
     with (
         ModelServer(until_there(go, "Done.")) as model,
-        started("run", "x", *options(server, model, "joined")) as run,
+        background_command("run", "x", *options(server, model, "joined")) as run,
     ):
         until(call_started(server, "joined"))
         with terminal("chat", "--server", server.url, "--id", "joined", **env()) as typist:
@@ -414,13 +420,13 @@ GONE = "waiting for the agent server, which cannot be reached now"
 
 
 def until_there(path: Path, end: str) -> Callable[[Request], object]:
-    """A model that has a command wait for a file, and then says `end`."""
+    """Return a model function: it calls a command that waits for a file, and then answers `end`."""
     waits = command(f"until [ -e {path} ]; do sleep 0.02; done")
     return lambda request: waits if request.messages[-1]["role"] == "user" else text(end)
 
 
 def says(process: subprocess.Popen[str], words: str) -> None:
-    """Wait until `words` are on its stderr."""
+    """Wait until `words` appear on stderr of the process."""
     assert process.stderr is not None
     assert any(words in line for line in process.stderr), f"{words!r} was not said"
 
@@ -431,9 +437,11 @@ def test_run_and_show_wait_for_a_server_that_is_killed_and_go_on(tmp_path: Path)
         AgentServer(tmp_path) as server,
         ModelServer(until_there(tmp_path / "go", "It went on.")) as model,
     ):
-        with started("run", "x", *options(server, model, "lives")) as run:
+        with background_command("run", "x", *options(server, model, "lives")) as run:
             until(call_started(server, "lives"))
-            with started("show", "--server", server.url, "lives", "--until-rest") as watching:
+            with background_command(
+                "show", "--server", server.url, "lives", "--until-rest"
+            ) as watching:
                 assert watching.stdout is not None
                 assert any("> x" in line for line in watching.stdout)
                 server.kill()
@@ -462,7 +470,7 @@ def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
             assert typist.leaves() == 130
         assert "The pause could not be sent" in typist.output
         assert f"continue with: holdfast chat --server {server.url} --id left" in typist.output
-        server.start()  # which ends what the killed one left running, and goes on
+        server.start()  # ends the processes that the killed server left, and continues
         until(
             lambda: any(
                 event["type"] == "assistant" and event.get("text") == "At last."
@@ -471,7 +479,7 @@ def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
         )
 
 
-# --- list, and what does not fit ---
+# --- list, and options that do not fit ---
 
 
 @pytest.mark.slow
@@ -573,7 +581,7 @@ def test_a_chat_stays_when_its_server_goes_and_says_what_it_cannot_do(tmp_path: 
             screen.types("/continue\r")
             screen.shows(r"Nothing to continue: the agent is idle\.")
             screen.types("Hello\r")
-            screen.shows(r"One\.(?![\s\S]*thinking)")  # the turn has ended, too
+            screen.shows(r"One\.(?![\s\S]*thinking)")  # the turn has ended
             server.kill()
             screen.types("/fork\r")
             screen.shows(r"may not know of this line: /fork")
@@ -738,7 +746,8 @@ def test_a_conversation_keeps_what_it_was_made_with(server: AgentServer) -> None
 
 def test_a_workspace_of_a_run_that_was_refused_is_not_left_behind(server: AgentServer) -> None:
     def there() -> set[Path]:
-        return set(server.folder.glob("agents.db.workspaces/*/*"))  # the tenant's own folder stays
+        # The pattern excludes the tenant's own folder, which stays.
+        return set(server.folder.glob("agents.db.workspaces/*/*"))
 
     before = there()
     with ModelServer([]) as model:
@@ -774,7 +783,7 @@ def test_tls_is_trusted_or_its_failure_is_one_line(
 
 @contextmanager
 def answering(status: int, body: bytes) -> Iterator[str]:
-    """A web server that says this to everything."""
+    """Run a web server that gives every request the same answer."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,5 +1,5 @@
-"""What the command shows: events as lines, text made safe, streamed pieces and events in one order,
-colours, the environment."""
+"""Output of the command: events as lines, safe text, the order of deltas and events, colours, and
+the environment of commands."""
 
 from __future__ import annotations
 
@@ -26,18 +26,22 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def event(kind: type[Any], seq: int = 1, **fields: Any) -> Any:
+    """Return an event with a fixed time."""
     return kind(seq=seq, id=str(seq), timestamp=NOW, **fields)
 
 
 def message_added(text: str, seq: int = 1, sender: str = "user") -> ev.MessageAdded:
+    """Return the event of a message."""
     return event(ev.MessageAdded, seq, content=(TextContent(text),), sender=sender)
 
 
 def answer(seq: int, text: str = "", *calls: ToolCall, **fields: Any) -> ev.AssistantReplied:
+    """Return the event of an answer."""
     return event(ev.AssistantReplied, seq, text=text, calls=calls, **fields)
 
 
 def terminal(seq: int, command: str, index: int = 0) -> ToolCall:
+    """Return a call of the terminal tool."""
     return ToolCall(f"{seq}.{index}", "terminal", {"command": command})
 
 
@@ -50,6 +54,7 @@ def result(
     error: bool = False,
     **meta: Any,
 ) -> ev.ToolCallFinished:
+    """Return the event of a tool result."""
     info = ErrorInfo("not_found", text) if error else None
     content = (TextContent(text),) if text else ()
     return event(
@@ -62,11 +67,13 @@ def result(
 
 
 def render_events(events: Sequence[ev.AnyEvent], **options: Any) -> list[TextLine]:
+    """Return the lines of all events."""
     renderer = Renderer(**options)
     return [line for event in events for line in renderer.lines(event)]
 
 
 def texts(lines: Sequence[TextLine]) -> list[str]:
+    """Return the texts of all lines that are not gaps."""
     return [line.text for line in lines if line.style != "gap"]
 
 
@@ -359,12 +366,12 @@ def test_what_stops_or_changes_a_run_is_shown() -> None:
     ]
 
 
-# --- the screen, and what comes to it on two threads ---
+# --- the screen, and output from two threads ---
 
 
 def live(env: dict[str, str] | None = None) -> tuple[ConversationDisplay, io.StringIO, list[int]]:
-    """A live view on a screen that is no terminal; the list's last item is the journal's last
-    seq."""
+    """Return a display that writes to a file, the file, and a list. The last item of the list is
+    the last seq of the journal."""
     out, seqs = io.StringIO(), [0]
     return (
         ConversationDisplay(Console(env or {}, out, io.StringIO()), Renderer(), lambda: seqs[-1]),
@@ -383,7 +390,8 @@ def test_a_streamed_answer_is_not_shown_twice() -> None:
 
 
 def test_a_piece_that_comes_after_its_whole_answer_was_read_is_not_shown_again() -> None:
-    """A remote conversation may read the answer on one thread while another delivers its pieces."""
+    """A remote conversation may read the answer on one thread while another thread delivers its
+    deltas."""
     view, out, seqs = live()
     seqs.append(1)
     view.on_delta(Delta("text", "Hello."))
@@ -438,7 +446,7 @@ def test_a_stream_that_had_less_than_the_answer_is_completed() -> None:
 def test_the_next_answers_pieces_wait_for_the_last_calls_result() -> None:
     view, out, seqs = live()
     view.on_event(answer(1, "First.", terminal(1, "ls")))
-    seqs.append(2)  # the result is in the journal, but its callback has not come yet
+    seqs.append(2)  # the result is in the journal, but its callback has not run yet
     view.on_delta(Delta("text", "Second"))
     assert "Second" not in out.getvalue()
     view.on_event(result(2, "1.0", "file", exitCode=0))

@@ -1,5 +1,5 @@
-"""`holdfast replay`: what is in a store or an export, run once more, and how today's code or
-another agent differs."""
+"""`holdfast replay`: it runs the conversations of a store or an export again, and reports how
+today's code or another agent differs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ text = "no agent"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store `s.db` with two conversations, and agents to replay them with."""
+    """Make a store `s.db` with two conversations, and agents that replay them."""
     folder = tmp_path_factory.mktemp("replay")
     (folder / "agents.py").write_text(AGENTS.replace("{folder}", str(folder)))
     (folder / "exits.py").write_text("raise SystemExit(5)")
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_with_edit(folder: Path, into: Path, id: str, before: bytes, after: bytes) -> None:
-    """A copy of the store in which an event of a conversation says something else."""
+    """Copy the store, and replace bytes in the events of a conversation."""
     with SQLiteStore(folder / "s.db", read_only=True):
         into.write_bytes((folder / "s.db").read_bytes())
     with sqlite3.connect(into) as db:

@@ -1,4 +1,5 @@
-"""`--sandbox`: commands run in a sandbox where one can be made, and ask first where not."""
+"""`--sandbox`: commands run in a sandbox if the machine supports one, and need confirmation
+otherwise."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ NOTE = "sandbox: commands can change this folder alone and have no network."
 boxed = pytest.mark.skipif(
     all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
 )
-# The command on a machine on which no sandbox can be made.
+# The command on a machine without support for a sandbox.
 WITHOUT = [
     sys.executable,
     "-c",
@@ -44,6 +45,7 @@ WITHOUT = [
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
+    """Return a new working directory."""
     folder = tmp_path / "work"
     folder.mkdir()
     return folder
@@ -52,7 +54,8 @@ def work(tmp_path: Path) -> Path:
 def command(
     *arguments: str, program: list[str] = HOLDFAST, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command without a terminal; by default with a sandbox if one can be made."""
+    """Run the command without a terminal. By default it uses a sandbox if the machine supports
+    one."""
     return forks.run(
         [*program, *arguments],
         stdin=subprocess.DEVNULL,
@@ -65,12 +68,13 @@ def command(
 
 
 def results(server: ModelServer) -> list[str]:
-    """What the model was told of its calls, in the last request."""
+    """Return the tool results that the model received in the last request."""
     messages = server.requests[-1].messages
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 
 def terminal(shell_command: str) -> Any:
+    """Return an answer that calls the terminal tool."""
     return calls(("terminal", {"command": shell_command}))
 
 
@@ -264,7 +268,7 @@ def test_advice_names_the_host_or_the_folder(work: Path, output: str, option: st
     )
     line = advice.about(event)
     assert (option in line) if option else line == ""
-    assert advice.about(event) == ""  # each once
+    assert advice.about(event) == ""  # each advice appears once
 
 
 @boxed
@@ -278,7 +282,7 @@ def test_the_command_that_continues_has_the_same_sandbox(work: Path, tmp_path: P
     assert flags in ended.stderr.splitlines()[-1]
 
 
-# --- without one ---
+# --- without a sandbox ---
 
 
 def test_without_a_sandbox_and_a_terminal_nothing_runs(work: Path) -> None:
@@ -304,7 +308,7 @@ def test_required_means_that_nothing_runs_without_it(work: Path) -> None:
 
 
 class Unboxed(Typist):
-    """Somebody at the terminal of a machine on which no sandbox can be made."""
+    """A user at the terminal of a machine without support for a sandbox."""
 
     program = WITHOUT
 
@@ -322,7 +326,7 @@ def test_without_a_sandbox_commands_that_may_do_more_than_read_ask_first(work: P
         try:
             typist.sees("Warning: there is no sandbox, so commands that may do more than read")
             typist.sees("--sandbox off")
-            before = typist.sees(PROMPT)  # neither for ls nor for the file tool
+            before = typist.sees(PROMPT)  # not for ls and not for the file tool
             assert (work / "a.txt").exists()
             assert "echo one > b.txt" in before
             typist.types("y\n")
@@ -339,7 +343,7 @@ def test_without_a_sandbox_commands_that_may_do_more_than_read_ask_first(work: P
     assert (work / "b.txt").read_text() == "one\n"
 
 
-# --- what does not fit ---
+# --- options that do not fit ---
 
 
 @pytest.mark.parametrize(
@@ -382,6 +386,7 @@ def test_an_unknown_word_in_the_environment_is_refused(work: Path) -> None:
 
 
 def mount_sources(env: dict[str, str], workdir: Path, *mount_options: str) -> list[str]:
+    """Return the sources of the mounts for these options and variables."""
     return [mount.source for mount in cli_sandbox.mounts(mount_options, env, workdir)]
 
 
@@ -437,12 +442,12 @@ def test_commands_reach_the_named_hosts_alone(work: Path) -> None:
             assert len(page.requests) == 1
 
 
-# --- what an earlier session may have left ---
+# --- leftovers of an earlier session ---
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home folder with a key and with the folder `project`."""
+    """Make a home directory with a private key and the folder `project`."""
     folder = tmp_path / "home"
     (folder / "project").mkdir(parents=True)
     (folder / ".ssh").mkdir()
@@ -479,7 +484,7 @@ def test_a_link_in_the_work_folder_shows_nothing(home: Path) -> None:
     env = {"HOME": str(home), "VIRTUAL_ENV": f"{work}/.venv", "PATH": f"{work}/.venv/bin"}
     assert mount_sources(env, work) == []
     assert mount_sources({"HOME": str(home), "PATH": f"{home}/near/bin"}, work) == []
-    # The control: without a link through the work folder it is a toolchain.
+    # For comparison: without a link through the working directory it is a toolchain.
     assert mount_sources({"HOME": str(home), "PATH": f"{other}/bin"}, work) == [str(other)]
 
 

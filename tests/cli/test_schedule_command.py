@@ -27,6 +27,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
+    """Make a store with the conversation `one`."""
     path = tmp_path / "s.db"
     with SQLiteStore(path) as store, Conversation(Agent(ScriptedLLM(["one"])), store, "one") as c:
         c.send_message("hello")
@@ -34,7 +35,7 @@ def file(tmp_path: Path) -> str:
 
 
 def timers(file: str) -> tuple[Timer, ...]:
-    """Open the conversation, which carries out what was posted, and return its timers."""
+    """Open the conversation, which executes its posted commands, and return its timers."""
     with SQLiteStore(file) as store, Conversation(Agent(ScriptedLLM(["one"])), store, "one") as c:
         c.hosting.open()
         return c.timers

@@ -1,4 +1,4 @@
-"""`--secret` of run and chat."""
+"""Tests of `--secret` for run and chat."""
 
 from __future__ import annotations
 

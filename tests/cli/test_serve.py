@@ -1,5 +1,4 @@
-"""`holdfast serve` as an operator has it: a process of its own, signals, keys, and what it says
-when it cannot."""
+"""`holdfast serve` as a separate process: its signals, its keys, and its errors."""
 
 import http.client
 import json
@@ -34,6 +33,7 @@ ENV = {name: value for name, value in os.environ.items() if not name.startswith(
 def holdfast(
     *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end and return the result."""
     command = [sys.executable, "-m", "holdfast.cli", *arguments]
     return forks.run(
         command,
@@ -47,7 +47,7 @@ def holdfast(
 
 
 class Running:
-    """A server in a process of its own, which answers."""
+    """A server process that is ready for requests."""
 
     def __init__(self, process: subprocess.Popen[str], lines: Sequence[str]) -> None:
         self.process = process
@@ -86,6 +86,7 @@ class Running:
             connection.close()
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Send a signal, and return the exit code and the rest of stderr."""
         self.process.send_signal(number)
         assert self.process.stderr is not None
         rest = self.process.stderr.read()
@@ -94,6 +95,7 @@ class Running:
 
 @contextmanager
 def running(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Iterator[Running]:
+    """Start a server process, and kill it at the end."""
     command = [
         sys.executable,
         "-m",
@@ -129,6 +131,7 @@ def running(folder: Path, *arguments: str, env: dict[str, str] | None = None) ->
 
 
 def create(id: str, *answers: Any) -> dict[str, Any]:
+    """Return the request body of a conversation whose model gives these answers."""
     return {"id": id, "agent": form_of(Agent(ScriptedLLM(list(answers)))).mapping}
 
 
@@ -144,7 +147,7 @@ def test_a_server_makes_a_key_serves_and_ends_at_sigterm(tmp_path: Path) -> None
         key = server.key
         code, rest = server.end()
         assert (code, rest) == (143, "")
-    with running(tmp_path) as again:  # the key holds, and is shown no more
+    with running(tmp_path) as again:  # the key stays valid and is not printed again
         assert again.key == ""
         assert again.ask("GET", "/api/conversations/c", key=key)[1]["status"] == "finished"
         assert again.end(signal.SIGINT) == (130, "")
@@ -195,7 +198,7 @@ def test_open_streams_and_commands_do_not_keep_the_server(tmp_path: Path) -> Non
         code, rest = server.end()
         assert (code, rest) == (143, "")
         assert time.monotonic() - began < 25
-        response.read()  # whole: a broken one would raise
+        response.read()  # raises if the response is incomplete
         shell = int(marker.read_text())
         until(lambda: not Path(f"/proc/{shell}").exists())
         stream.close()
@@ -211,7 +214,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             "PUT /api/workspaces/w/files/f HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer"
             f" {server.key}\r\nContent-Length: 10\r\n\r\n"
         )
-        slow.sendall(head.encode())  # and nothing of the body: the server waits for it
+        slow.sendall(head.encode())  # without the body, which the server waits for
         until(lambda: b"holdfast_http_requests_running 2" in server.ask("GET", "/metrics")[1])
         server.process.send_signal(signal.SIGTERM)
 
@@ -221,7 +224,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
                 return False
             return True
 
-        until(refused)  # it ends, but not before that request
+        until(refused)  # the server ends, but only after that request
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(10) == -signal.SIGTERM
@@ -452,7 +455,7 @@ def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "s.db").write_text("no database at all, but quite some text in here")
     ended = holdfast("serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db"))
     assert ended.returncode in (1, 2)
-    assert len(ended.stderr.strip().splitlines()) <= 2  # a key was made first
+    assert len(ended.stderr.strip().splitlines()) <= 2  # the first line may be about a new key
     assert "Traceback" not in ended.stderr
 
 
@@ -486,7 +489,7 @@ def test_without_the_extra_it_is_named(tmp_path: Path) -> None:
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate of its own for 127.0.0.1."""
+    """Make a self-signed certificate for 127.0.0.1, and return the files of it and its key."""
     import ipaddress
 
     from cryptography import x509

@@ -1,4 +1,5 @@
-"""`holdfast serve --models`: the operator's models, named by clients, with keys that nothing shows."""
+"""`holdfast serve --models`: clients use the operator's models by name, and never see their
+keys."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
+    """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main(arguments)
@@ -31,6 +33,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def models_in(folder: Path, url: str) -> Path:
+    """Write three model files to a folder, and return the folder."""
     models = folder / "models"
     models.mkdir()
     for name in ("fast", "slow"):
@@ -44,6 +47,7 @@ def models_in(folder: Path, url: str) -> Path:
 
 
 def environment(pid: int) -> bytes:
+    """Return the environment of a process as bytes."""
     return Path(f"/proc/{pid}/environ").read_bytes()
 
 

@@ -1,5 +1,5 @@
-"""`holdfast run --json` and `--quiet`, completion scripts in real shells, `--continue`, and ids that
-match nothing."""
+"""`holdfast run --json` and `--quiet`, completion scripts in real shells, `--continue`, and unknown
+ids."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def lines(output: str) -> list[dict[str, Any]]:
+    """Decode each line of the output as JSON."""
     return [json.loads(line) for line in output.splitlines()]
 
 
@@ -39,7 +40,7 @@ def test_json_is_the_journal_and_a_result(tmp_path: Path) -> None:
     assert (result["id"], result["status"], result["exit_code"]) == (one.id, "finished", 0)
     assert result["answer"] == "Say \x1b[31mhi."
     assert (result["steps"], result["error"], result["waiting"]) == (2, None, [])
-    assert result["usage"]["input_tokens"] == 20  # ten of each answer
+    assert result["usage"]["input_tokens"] == 20  # ten for each of two answers
 
 
 def test_json_tells_of_calls_that_wait_and_of_errors(tmp_path: Path) -> None:
@@ -99,6 +100,7 @@ def test_a_mistyped_command_is_named(words: list[str], near: str) -> None:
 
 
 def complete_in_bash(script: Path, *words: str) -> list[str]:
+    """Return the completions that bash offers for the words."""
     program = (
         'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _holdfast;'
         ' printf "%s\\n" "${COMPREPLY[@]}"'
@@ -120,7 +122,7 @@ def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     assert complete_in_bash(script, "holdfast", "run", "--quie") == ["--quiet"]
     assert complete_in_bash(script, "holdfast", "run", "--sandbox", "r") == ["require"]
     assert "--quiet" not in complete_in_bash(script, "holdfast", "chat", "--")
-    assert complete_in_bash(script, "holdfast", "run", "file") == []  # bash's own files
+    assert complete_in_bash(script, "holdfast", "run", "file") == []  # bash completes files itself
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -1,4 +1,4 @@
-"""`holdfast skills list`."""
+"""Tests of `holdfast skills list`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from holdfast.cli import main
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
+    """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main(arguments)

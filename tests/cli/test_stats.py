@@ -1,4 +1,5 @@
-"""`holdfast stats`, and `--log`: what conversations took, from a store that is only read."""
+"""`holdfast stats`, which reports the usage of conversations from a read-only store, and
+`--log`."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def weather(city: str) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store with a conversation that spawned one, and another."""
+    """Make a store with a conversation that spawned a child, and another conversation."""
     child = Agent(ScriptedLLM([[("weather", {"city": "Bern"})], "sunny"]), [weather])
 
     def ask_child(context: ToolContext) -> str:
@@ -78,6 +79,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end and return the result."""
     return forks.run(
         [sys.executable, "-m", "holdfast.cli", *words],
         capture_output=True,
@@ -89,7 +91,7 @@ def command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 class JournalWriter:
-    """A journal written by hand."""
+    """Writes the events of a test to the journal of a conversation."""
 
     def __init__(self, store: SQLiteStore, id: str) -> None:
         self.store, self.id, self.lease, self.events = store, id, store.acquire(id), list[Any]()
@@ -101,6 +103,7 @@ class JournalWriter:
         )
 
     def done(self) -> Summary:
+        """Store the events and return the summary."""
         summary = Summary(self.id, last_seq=len(self.events), created=BEGIN, updated=BEGIN)
         self.store.append(self.lease, Batch(self.events, summary))
         self.store.release(self.lease)
@@ -132,12 +135,14 @@ def test_times_tokens_and_costs_are_added_up_by_model_and_tool(tmp_path: Path) -
         writer.add(ev.ToolCallStarted, 1, call_id="2.0")
         writer.add(ev.ToolCallStarted, 1, call_id="2.1", runner="somebody")
         writer.add(ev.ToolCallFinished, 3, call_id="2.0", result=ToolResult("x"), duration=2.0)
+        # A client-side call has no duration.
         writer.add(
             ev.ToolCallFinished, 5, call_id="2.1", result=ToolResult.failure("no", "timeout")
-        )  # a client's: no duration
+        )
+        # This call never ran.
         writer.add(
             ev.ToolCallFinished, 5, call_id="2.3", result=ToolResult.failure("no", "cancelled")
-        )  # it was never run
+        )
         writer.add(ev.StatusChanged, 6, status="waiting_for_confirmation")
         writer.add(ev.StatusChanged, 16, status="running")
         writer.add(
@@ -268,7 +273,7 @@ def test_lines_fit_the_terminal(path: Path, columns: int) -> None:
 
 @pytest.fixture
 def priced(tmp_path: Path) -> Path:
-    """A store with answers with all counts, prices and calls that the provider ran."""
+    """Make a store whose answers have all token counts, prices and provider tool calls."""
     usage = Usage(1000, 50, 100, 20, 30, 5, 6, 7, 8, 9)
     searches = (ServerToolCall("web_search"), ServerToolCall("web_search"), ServerToolCall("code"))
     with SQLiteStore(tmp_path / "priced.db", "process") as store:
@@ -374,14 +379,14 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
-        time.sleep(0.3)  # within the reading, before or after it: all are to end without a word
+        time.sleep(0.3)  # before, during or after the read: each must end without a message
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)
     assert process.returncode in (
         130,
         0,
         -signal.SIGINT,
-    ), errors  # the last: as the interpreter ended
+    ), errors  # the last signal came while the interpreter ended
     assert "Traceback" not in errors
 
 

@@ -1,5 +1,5 @@
-"""`holdfast check`, `export` and `import` as a user has them: processes, pipes, a terminal, full
-disks, damaged files."""
+"""`holdfast check`, `export` and `import` as processes: pipes, a terminal, full disks and damaged
+files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.store.test_transfer import BLOB, fill
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Two conversations, `alpha` with two open calls and `beta`."""
+    """Make a store with two conversations: `alpha` with two open calls, and `beta`."""
     path = tmp_path / "agents.db"
     with SQLiteStore(path, "process") as sqlite:
         fill(sqlite, "alpha")
@@ -37,6 +37,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def damage(path: Path) -> None:
+    """Change one byte of an event in the file."""
     data = bytearray(path.read_bytes())
     at = data.index(b'"id":"e150"')
     data[at] ^= 1
@@ -44,6 +45,7 @@ def damage(path: Path) -> None:
 
 
 def one_line(ended: subprocess.CompletedProcess[str], code: int, words: str) -> None:
+    """Check that a command ended with this exit code and a one-line error that has the words."""
     assert (ended.returncode, ended.stdout) == (code, "")
     assert re.fullmatch(r"holdfast: .+\n", ended.stderr), ended.stderr
     assert words in ended.stderr
@@ -130,7 +132,7 @@ def test_whatever_bytes_a_store_has_there_is_no_traceback(store: Path, seed: int
 
 @pytest.fixture
 def big(tmp_path: Path) -> Path:
-    """A store that takes about a second to check."""
+    """Make a store that takes about a second to check."""
     path = tmp_path / "big.db"
     with SQLiteStore(path, "process") as sqlite:
         lease = sqlite.acquire("one")

@@ -1,5 +1,5 @@
-"""`holdfast tell` and `holdfast show --follow`: a conversation that another process drives, from
-the shell."""
+"""`holdfast tell` and `holdfast show --follow`: the shell controls a conversation that another
+process runs."""
 
 from __future__ import annotations
 
@@ -41,16 +41,19 @@ TWO = calls(("terminal", {"command": "touch a"}), ("terminal", {"command": "touc
 
 
 def store_options(folder: Path) -> list[str]:
+    """Return the options for the conversation `one` in the store of the folder."""
     return conversation_options(folder / "s.db", "one")
 
 
 def state(folder: Path) -> ConversationState:
+    """Return the state of the conversation `one`."""
     with SQLiteStore(folder / "s.db", read_only=True) as store:
         return ConversationState("one", store.read("one"))
 
 
 def run_in_process(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """As `holdfast`, in this process: it is the others' processes that matter here."""
+    """Run the command in this process. Only the process that runs the conversation has to be
+    another one."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr("sys.stdin", io.StringIO(stdin))
@@ -59,11 +62,13 @@ def run_in_process(*arguments: str, stdin: str = "") -> subprocess.CompletedProc
 
 
 def tell(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `holdfast tell` for the conversation `one`."""
     return run_in_process("tell", str(folder / "s.db"), "one", *words, stdin=stdin)
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def background_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the command in the background, and kill it at the end if it still runs."""
     process = forks.Popen(
         [*HOLDFAST, *arguments],
         stdin=subprocess.PIPE,
@@ -81,8 +86,8 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def waiting(folder: Path, *answers: object) -> Iterator[ModelServer]:
-    """A server, after a run on it that ended with calls that wait."""
+def server_with_waiting_calls(folder: Path, *answers: object) -> Iterator[ModelServer]:
+    """Run a model server and a run on it that ends with calls that wait."""
     with ModelServer(answers) as server:
         assert (
             holdfast(
@@ -99,14 +104,14 @@ def waiting(folder: Path, *answers: object) -> Iterator[ModelServer]:
 
 
 def call_has_started(folder: Path) -> bool:
-    """Whether a call runs. (The file is there before it is a store.)"""
+    """Return whether a tool call has started. The file may exist before it is a store."""
     try:
         return any(isinstance(event, ev.ToolCallStarted) for event in state(folder).events)
     except StoreError:
         return False
 
 
-# --- while somebody drives ---
+# --- while a process runs the conversation ---
 
 
 @pytest.mark.slow
@@ -125,7 +130,7 @@ def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path:
 
     with (
         ModelServer(answer) as server,
-        started("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
+        background_command("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
     ):
         until(lambda: call_has_started(tmp_path))
         paused = tell(tmp_path, "pause", "--wait", "10")
@@ -180,12 +185,14 @@ def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Pa
     assert (tmp_path / "ran").exists()
 
 
-# --- while nobody does ---
+# --- while no process runs the conversation ---
 
 
 @pytest.mark.slow
 def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: Path) -> None:
-    with waiting(tmp_path, command("touch wrong"), text("Done."), text("Hello.")) as server:
+    with server_with_waiting_calls(
+        tmp_path, command("touch wrong"), text("Done."), text("Hello.")
+    ) as server:
         late = tell(
             tmp_path, "approve", "--arguments", '{"command": "touch right"}', "--wait", "0.2"
         )
@@ -226,13 +233,15 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
 def test_a_call_that_was_decided_otherwise_is_told(
     tmp_path: Path, words: list[str], otherwise: str
 ) -> None:
-    """Another decision stands in the inbox before this one."""
+    """The inbox has an earlier decision about the same call."""
     winner = {"approved": ["approve"], "rejected": ["reject", "first"]}[otherwise.split()[0]]
     if "other arguments" in otherwise:
         winner += ["--arguments", '{"command": "touch other"}']
-    with waiting(tmp_path, command("touch ran"), text("Done.")) as server:
+    with server_with_waiting_calls(tmp_path, command("touch ran"), text("Done.")) as server:
         assert tell(tmp_path, *winner).returncode == 0
-        with started("tell", str(tmp_path / "s.db"), "one", *words, "--wait", "15") as late:
+        with background_command(
+            "tell", str(tmp_path / "s.db"), "one", *words, "--wait", "15"
+        ) as late:
             assert late.stdout is not None
             assert late.stdout.readline().startswith(f"posted: {words[0]}")
             assert (
@@ -248,7 +257,7 @@ def test_a_call_that_was_decided_otherwise_is_told(
 
 @pytest.mark.slow
 def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> None:
-    with waiting(tmp_path, TWO, text("Done.")) as server:
+    with server_with_waiting_calls(tmp_path, TWO, text("Done.")) as server:
         unclear = tell(tmp_path, "approve")
         pending = state(tmp_path).pending_confirmations
         assert (unclear.returncode, unclear.stdout, unclear.stderr.count("\n")) == (2, "", 1)
@@ -318,8 +327,9 @@ def test_what_makes_no_sense_is_one_line_and_nothing_is_posted(
 
 @pytest.fixture(scope="module")
 def waits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a conversation with a call that waits."""
     folder = tmp_path_factory.mktemp("waits")
-    with waiting(folder, command("touch\tran \x1b[2J")):
+    with server_with_waiting_calls(folder, command("touch\tran \x1b[2J")):
         return folder
 
 
@@ -364,7 +374,7 @@ def test_standard_input_that_is_no_text_is_told(waits: Path) -> None:
 @pytest.mark.slow
 def test_a_signal_ends_a_tell_that_waits(waits: Path) -> None:
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        with started(
+        with background_command(
             "tell", str(waits / "s.db"), "one", "send", "hello", "--wait", "60"
         ) as process:
             assert process.stdout is not None
@@ -372,7 +382,7 @@ def test_a_signal_ends_a_tell_that_waits(waits: Path) -> None:
             process.send_signal(number)
             _, err = process.communicate(timeout=120)
             assert (process.returncode, err) == (code, "")
-        with started("tell", str(waits / "s.db"), "one", "send", "-") as process:
+        with background_command("tell", str(waits / "s.db"), "one", "send", "-") as process:
             until(lambda pid=process.pid, number=number: handles(pid, number))
             process.send_signal(number)
             _, err = process.communicate(timeout=120)
@@ -380,7 +390,7 @@ def test_a_signal_ends_a_tell_that_waits(waits: Path) -> None:
 
 
 def handles(pid: int, *numbers: signal.Signals) -> bool:
-    """Whether the process has handlers of its own for these signals."""
+    """Return whether the process has installed handlers for these signals and SIGTERM."""
     caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return caught is not None and all(
         int(caught[1], 16) >> number - 1 & 1 for number in (*numbers, signal.SIGTERM)
@@ -422,7 +432,7 @@ def test_show_at_an_event_is_the_conversation_as_it_was(waits: Path) -> None:
 
 
 def test_show_only_reads(tmp_path: Path) -> None:
-    """An older store is shown as it is; whoever writes to it makes it today's."""
+    """`show` does not migrate an older store; a command that writes does."""
     before = (DATA / "store_v1.db").read_bytes()
     (tmp_path / "s.db").write_bytes(before)
     assert holdfast("show", str(tmp_path / "s.db")).returncode == 0
@@ -447,8 +457,10 @@ def test_follow_shows_what_another_process_does_as_it_comes(tmp_path: Path) -> N
             == 0
         )
         with (
-            started("show", str(tmp_path / "s.db"), "one", "--follow") as follow,
-            started("show", str(tmp_path / "s.db"), "one", "--follow", "--json") as lines,
+            background_command("show", str(tmp_path / "s.db"), "one", "--follow") as follow,
+            background_command(
+                "show", str(tmp_path / "s.db"), "one", "--follow", "--json"
+            ) as lines,
         ):
             assert follow.stdout is not None
             assert lines.stdout is not None
@@ -479,13 +491,13 @@ def test_until_rest_ends_with_the_run_and_a_closed_pipe_ends_at_once(tmp_path: P
     answers = [command(f"until [ -e {go} ]; do sleep 0.02; done"), text("Done.")]
     with (
         ModelServer(answers) as server,
-        started("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
+        background_command("run", "x", *options(server, tmp_path), *store_options(tmp_path)) as run,
     ):
         until(lambda: call_has_started(tmp_path))
         store = str(tmp_path / "s.db")
         with (
-            started("show", store, "one", "--until-rest") as follow,
-            started("show", store, "one", "--follow") as piped,
+            background_command("show", store, "one", "--until-rest") as follow,
+            background_command("show", store, "one", "--follow") as piped,
         ):
             assert follow.stdout is not None
             assert piped.stdout is not None

@@ -1,5 +1,4 @@
-"""`holdfast tools` and `holdfast mcp` as a user has them: processes of their own, real servers
-behind them, real clients before them."""
+"""`holdfast tools` and `holdfast mcp` as separate processes, with real servers and real clients."""
 
 from __future__ import annotations
 
@@ -64,7 +63,8 @@ SERVER = {"command": sys.executable, "args": ["-m", "tests.mcp_tools"], "cwd": s
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project with a config of local functions, a server, a lazy one and builtins."""
+    """Make a project whose config has local functions, a server, a lazy server and builtin
+    tools."""
     (tmp_path / "my_tools.py").write_text(MODULE)
     config: dict[str, Any] = {
         "local_functions": [
@@ -89,6 +89,7 @@ def folder(tmp_path: Path) -> Path:
 def tools(
     folder: Path, *arguments: str, config: str = "local.yaml", stdin: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
+    """Run `holdfast tools` with a config."""
     return holdfast("tools", "--config", config, *arguments, cwd=folder, stdin=stdin, **env)
 
 
@@ -329,7 +330,8 @@ def test_a_config_that_does_not_fit_is_told_in_one_line(
 # --- mcp ---
 
 
-def served(folder: Path, *arguments: str) -> dict[str, Any]:
+def server_config(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Return the client config of a `holdfast mcp` process."""
     return {
         "command": HOLDFAST[0],
         "args": [*HOLDFAST[1:], "mcp", *arguments],
@@ -340,17 +342,17 @@ def served(folder: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_client_finds_the_whole_action_space_behind_one_server(folder: Path) -> None:
-    with MCPClient({"all": served(folder, "--config", "tools.json")}) as client:
+    with MCPClient({"all": server_config(folder, "--config", "tools.json")}) as client:
         manager = ToolManager([], client.sources())
         manager.discover()
         assert manager.errors == {}
-        assert (
-            manager.call("all.greet", {"name": "you"}).text == "hello you"
-        )  # which prints, as its module does
+        # The tool and its module also print.
+        assert manager.call("all.greet", {"name": "you"}).text == "hello you"
         assert manager.call("all.near.add", {"a": 1, "b": 2}).text == "3"
         assert not manager.exists("all.asleep.add")
         assert "asleep.add" in manager.call("all.find_tools", {"query": "add two numbers"}).text
-        deadline = time.monotonic() + 60  # what was found is told of, and then there
+        # The server sends a notification, and then the client lists the tool.
+        deadline = time.monotonic() + 60
         while not manager.exists("all.asleep.add"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -361,7 +363,7 @@ def test_a_client_finds_the_whole_action_space_behind_one_server(folder: Path) -
 
 @pytest.mark.slow
 def test_the_builtin_tools_of_a_folder_are_offered_without_a_config(folder: Path) -> None:
-    with MCPClient({"here": served(folder, "--workdir", ".")}) as client:
+    with MCPClient({"here": server_config(folder, "--workdir", ".")}) as client:
         by_name = {tool.name: tool for tool in client.tools()}
         assert by_name["here.terminal"].run({"command": "cd /; pwd"}).text.splitlines()[0] == "/"
         assert by_name["here.terminal"].run(
@@ -370,7 +372,7 @@ def test_the_builtin_tools_of_a_folder_are_offered_without_a_config(folder: Path
 
 
 def start(folder: Path, *arguments: str, **env: str) -> tuple[subprocess.Popen[str], str]:
-    """A server at an address, and what it says of it."""
+    """Start `holdfast mcp` at an HTTP address, and return the process and the address."""
     process = forks.Popen(
         [*HOLDFAST, "mcp", "--config", "local.yaml", *arguments],
         cwd=folder,
@@ -445,7 +447,7 @@ def test_terminated_it_ends_the_servers_that_it_started(folder: Path) -> None:
         return processes.stdout.split()
 
     assert process.stderr is not None
-    # A server's log; it comes before or after the start of the server that lives.
+    # The log of a failed server. The other server may start before or after it.
     assert any(b"'dead' could not be connected to" in line for line in process.stderr)
     while not (pids := behind()):
         assert time.monotonic() < deadline

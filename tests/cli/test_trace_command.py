@@ -1,4 +1,4 @@
-"""`holdfast trace`, and `holdfast stats --server`: of a store, and of a running server."""
+"""`holdfast trace` of a store, and `holdfast stats --server` of a running server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/undo` in a chat: the last message is taken back, and the files are those of before."""
+"""`/undo` in a chat: it removes the last message and restores the files."""
 
 from __future__ import annotations
 
