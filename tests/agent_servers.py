@@ -1,4 +1,4 @@
-"""An agent server in this process, over a real store and real sockets, and a client that sends
+"""An agent server in this process with a real store and real sockets, and a client that sends
 exactly the given requests."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUIET = Quota(rate=0)  # no rate limit
 
 
 class Reply:
-    """An answer that was read whole."""
+    """A response whose body has been read completely."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.status = response.status
@@ -38,10 +38,12 @@ class Reply:
 
     @property
     def json(self) -> Any:
+        """Return the body, decoded as JSON."""
         return json.loads(self.body)
 
     @property
     def error(self) -> str:
+        """Return the type of the error."""
         return self.json["error"]["type"]
 
     def __repr__(self) -> str:
@@ -52,7 +54,7 @@ class Serving:
     """An agent server in this process: `with Serving(folder) as server: server.ask("GET",
     "/health")`.
 
-    The tenants `default` and `other` have a key each.
+    The tenants `default` and `other` have one key each.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Serving:
         self.server.close()
 
     def connect(self, timeout: float = 30.0) -> http.client.HTTPConnection:
+        """Return a connection that closes with the server."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         self._stack.callback(connection.close)
         return connection
@@ -128,8 +131,8 @@ class Serving:
         timeout: float = 30.0,
         **headers: str,
     ) -> Reply:
-        """Send one request on a connection of its own. A body that is neither bytes nor None is
-        sent as JSON. A `key` of None sends no key."""
+        """Send one request on a new connection. A body that is neither bytes nor None is sent as
+        JSON. A `key` of None sends no key."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             fields = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -144,7 +147,7 @@ class Serving:
             connection.close()
 
     def make(self, id: str, answers: Sequence[Any] = ("hello",), key: str = "") -> str:
-        """Make a conversation whose model gives these answers, and return its id."""
+        """Make a conversation whose model gives these answers, and return its path."""
         form = form_of(Agent(ScriptedLLM(list(answers))))
         reply = self.ask("POST", "/api/conversations", {"id": id, "agent": form.mapping}, key)
         assert reply.status == 201, reply
@@ -162,7 +165,7 @@ class Serving:
 
 
 class Lines:
-    """The events of a stream, as (id, event, data). A comment is (None, "", text)."""
+    """The events of a stream as (id, event, data). A comment is (None, "", text)."""
 
     def __init__(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse

@@ -1,4 +1,5 @@
-"""Shared fixtures of all tests: nothing of ours may be left behind."""
+"""Shared fixtures and settings of all tests. One fixture checks that no test leaves a Holdfast
+thread behind."""
 
 from __future__ import annotations
 
@@ -16,29 +17,29 @@ from hypothesis import HealthCheck, settings
 from tests import forks, order, samples
 from tests.postgres import NoPostgres, PostgresServer, shared_server
 
-# A suite that is started in the background of a script finds signals of a terminal ignored, and
-# its children with it.
+# A script that starts the tests in the background makes them and their child processes ignore
+# terminal signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGQUIT, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 
-# A busy machine makes examples slow to draw and to run; no test is about their time.
+# A busy machine generates and runs examples slowly. No test measures their time.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
 
-# Commands of `holdfast run` are not in a sandbox, unless a test is about it
+# `holdfast run` runs commands without a sandbox, except in the tests of the sandbox
 # (`tests/cli/test_sandbox_command.py`).
 os.environ["HOLDFAST_SANDBOX"] = "off"
-# Chats read plain lines, unless a test is about the input box (`tests/cli/test_live_chat.py`).
+# Chats read plain lines, except in the tests of the input box (`tests/cli/test_live_chat.py`).
 os.environ["HOLDFAST_PLAIN"] = "1"
 
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Check that every thread of ours that a test starts has ended when the test ends. A thread
-    that a test leaves on purpose says so in its name."""
+    """Check that every Holdfast thread that a test starts has ended when the test ends. The name of
+    a thread that a test leaves on purpose does not start with `holdfast`."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + 20.0
@@ -59,7 +60,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """Run a server that all tests share; no test stops it."""
+    """Run a server that all tests share. No test stops it."""
     pytest.importorskip("psycopg")
     try:
         with shared_server() as server:
@@ -70,7 +71,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres_schema(postgres_server: PostgresServer) -> Iterator[str]:
-    """The name of a schema that belongs to one test, removed at its end."""
+    """Return the name of a schema for one test, and drop the schema after the test."""
     import psycopg
 
     name = f"test_{os.urandom(6).hex()}"
@@ -81,7 +82,7 @@ def postgres_schema(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
-    """The address, with a password, of an empty database that belongs to one test."""
+    """Return the address, with a password, of an empty database for one test."""
     import psycopg
 
     name = f"test_{os.urandom(6).hex()}"
@@ -96,7 +97,7 @@ def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def forking_process() -> Iterator[None]:
-    """The process of `tests.forks` is a child of no test."""
+    """Start the process of `tests.forks` before all tests, so that it is not a child of a test."""
     forks.prepare()
     yield
     forks.close()
@@ -107,8 +108,8 @@ def forking_process() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Turn the garbage collection off. Thousands of tests are objects that live until the end, and
-    a collection would look at them again and again."""
+    """Turn the garbage collector off. Thousands of tests are objects that live until the end of the
+    run, and each collection would visit all of them."""
     gc.disable()
     try:
         return (yield)
@@ -161,7 +162,7 @@ def pytest_configure(config: pytest.Config) -> None:
     samples.use(config.getoption("--size"))
     if config.getoption("--size") == "prove" and config.option.timeout is None:
         config.option.timeout = 3 * 3600
-    # long tracebacks show arguments, and a key among them cut short, which no search finds
+    # Long tracebacks show arguments. A shortened key among them cannot be found and removed.
     if config.getoption("--live"):
         config.option.tbstyle = "short"
         config.option.showlocals = False

@@ -1,8 +1,9 @@
-"""The process that has imported Holdfast and forks for each program of `tests.forks`.
+"""A process that has imported Holdfast and forks once for each program of `tests.forks`.
 
-It is started as `python -m tests.forking DESCRIPTOR`. On that socket come the standard streams of a
-program and a socket of its own, on which the program finds what it is. The same socket says the
-program's process id, and at its end how it ended.
+The command `python -m tests.forking DESCRIPTOR` starts the process. The descriptor is a socket. A
+request on it brings the standard streams of a program and a second socket. The program reads its
+command, variables and folder from the second socket. This process writes the process id of the
+program, and later its exit status, to the same socket.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import NoReturn
 
 NUMBER = struct.Struct("=i")
-# What the programs of most tests import. A module whose packages are not installed is left out.
+# Modules that the programs of most tests import. The process skips modules of missing packages.
 PRELOADED = (
     "holdfast.cli.acp",
     "holdfast.cli.chat",
@@ -70,13 +71,13 @@ PRELOADED = (
     "uvicorn.protocols.http.h11_impl",
     "yaml",
 )
-# Beginnings of the variables that an interpreter, or the loader, reads when it starts.
+# Prefixes of the variables that an interpreter or the loader reads when it starts.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "MALLOC", "LD_")
 RUN_AT_START = frozenset({"sitecustomize", "usercustomize"})
 
 
-def read_at_start(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that an interpreter reads when it starts, but its folders of modules."""
+def variables_read_at_start(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an interpreter reads when it starts, without `PYTHONPATH`."""
     return {
         name: value
         for name, value in env.items()
@@ -85,7 +86,7 @@ def read_at_start(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def number(status: socket.socket) -> int:
-    """Read a number. Raises `RuntimeError` if the forking process has ended."""
+    """Read a number from the socket. Raises `RuntimeError` if the forking process has ended."""
     data = status.recv(NUMBER.size, socket.MSG_WAITALL)
     if len(data) < NUMBER.size:
         raise RuntimeError("The forking process has ended.")
@@ -93,6 +94,7 @@ def number(status: socket.socket) -> int:
 
 
 def main() -> None:
+    """Import the modules of most programs, and fork for each request until the requests end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
@@ -100,15 +102,15 @@ def main() -> None:
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # so that no collection in a fork copies every page
+    gc.freeze()  # otherwise a collection in a fork copies every page
     status = serve(control)
     if status is not None:
         Program(status).run()
 
 
 def serve(control: socket.socket) -> socket.socket | None:
-    """Fork for each request. Returns the socket of the request in each fork, and None when the
-    requests end."""
+    """Fork for each request. Returns the socket of the request in each fork, and None in the parent
+    after the last request."""
     running: dict[int, tuple[int, socket.socket]] = {}
     with selectors.DefaultSelector() as ready:
         ready.register(control, selectors.EVENT_READ)
@@ -119,7 +121,7 @@ def serve(control: socket.socket) -> socket.socket | None:
                     ready.unregister(key.fd)
                     os.close(key.fd)
                     _, ended = os.waitpid(pid, 0)
-                    with status, suppress(OSError):  # nobody waits for it any more
+                    with status, suppress(OSError):  # the reader may have closed the socket
                         status.sendall(NUMBER.pack(ended))
                     continue
                 data, descriptors, *_ = socket.recv_fds(control, 1, 4)
@@ -149,8 +151,8 @@ def serve(control: socket.socket) -> socket.socket | None:
 
 
 class Program:
-    """What a fork becomes. `status` brings the command, the variables, the folder, and whether
-    it has a terminal."""
+    """The program that a fork runs. `status` brings the command, the variables, the folder, and
+    whether the program has a terminal."""
 
     def __init__(self, status: socket.socket) -> None:
         with status:
@@ -164,7 +166,7 @@ class Program:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     def run(self) -> None:
-        """Run the program in place of this one, and end with it."""
+        """Run the program in place of this one, and exit with its exit code."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(self.folder)
         kind = self.command[1]
@@ -191,9 +193,9 @@ class Program:
         _end(code)
 
     def _may_stay(self, folders: list[str]) -> bool:
-        """Return whether a fresh interpreter would have read the same variables and have found the
-        same modules, where `folders` come before all others."""
-        if read_at_start(self.env) != read_at_start(os.environ):
+        """Return whether a fresh interpreter would read the same variables and find the same
+        modules. It searches `folders` before all others."""
+        if variables_read_at_start(self.env) != variables_read_at_start(os.environ):
             return False
         for folder in folders:
             with suppress(OSError):
@@ -222,7 +224,7 @@ class Program:
 
 
 def _is_from(module: types.ModuleType | None, folder: str) -> bool:
-    """Return whether an imported module is one of `folder`; True for None."""
+    """Return whether an imported module comes from `folder`; True for None."""
     if module is None:
         return True
     files = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
@@ -230,7 +232,7 @@ def _is_from(module: types.ModuleType | None, folder: str) -> bool:
 
 
 def _stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """Return a standard stream as an interpreter makes it for what its descriptor is now."""
+    """Return a new standard stream, as an interpreter makes it for the present descriptor."""
     name = stream.name  # such as <stdin>
     number = ("<stdin>", "<stdout>", "<stderr>").index(name)
     whole = number == 0 or not stream.write_through  # PYTHONUNBUFFERED is not set
@@ -249,6 +251,7 @@ def _stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 def _exit_code(code: object) -> int:
+    """Return the exit code for the code of a SystemExit, and print a code that is not a number."""
     if code is None or isinstance(code, int):
         return code or 0
     print(code, file=sys.stderr)
@@ -256,8 +259,8 @@ def _exit_code(code: object) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Print an error that nothing has caught, and return the exit code; that of an interrupt is
-    its signal's, negative."""
+    """Print an uncaught error and return the exit code. An interrupt has the negative number of its
+    signal."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -266,8 +269,8 @@ def _report(error: BaseException) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """End as an interpreter does, but leave it to the system to free the memory: that takes it
-    longer than most programs run."""
+    """Exit as an interpreter does, but leave freeing the memory to the system. An interpreter needs
+    more time to free it than most programs run."""
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -1,14 +1,14 @@
-"""Python programs in processes of their own that start quickly, because they do not import
-Holdfast again: they are forked from a process that has.
+"""Python programs in separate processes that start quickly: they fork from a process that has
+already imported Holdfast.
 
-`Popen` and `run` are those of `subprocess`. A command `[sys.executable, "-m", ...]`, or with `-c`
-or a file, becomes a fork with the arguments, streams, variables, folder and signals that it would
-have had, and ends as an interpreter ends. Any other command starts as ever. So does every one in
-`make prove`, where each program is a fresh interpreter: it finds a module that works only because
-another one has imported something.
+`Popen` and `run` have the interface of `subprocess`. A command `[sys.executable, "-m", ...]`, or
+with `-c` or a file, becomes a fork. The fork has the arguments, streams, variables, folder and
+signals of the command, and exits as an interpreter does. Any other command starts as in
+`subprocess`. In `make prove` every program is a fresh interpreter. This finds a module that works
+only because another one has imported something.
 
-A test of the interpreter's own start uses `subprocess`: what is imported, an interrupt meanwhile,
-the command line in `/proc`.
+A test of the start of the interpreter uses `subprocess`: a test of imports, of an interrupt during
+the start, or of the command line in `/proc`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from tests import samples
-from tests.forking import NUMBER, number, read_at_start
+from tests.forking import NUMBER, number, variables_read_at_start
 
 REPO = Path(__file__).parents[1]
-# What a program needs in an environment of its own to be a fork.
-AT_START = read_at_start(os.environ)
+# A program with its own environment can be a fork only if it has these variables.
+AT_START = variables_read_at_start(os.environ)
 ADOPT = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1],"
     " sys.argv[1:])"
@@ -38,15 +38,15 @@ ADOPT = (
 
 
 class Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen`, whose process may be a fork of the forking one."""
+    """A `subprocess.Popen` whose process may be a fork of the forking process."""
 
-    _status: socket.socket | None = None  # says the process's number, and how it ended
+    _status: socket.socket | None = None  # brings the process id and the exit status
 
     def __init__(
         self, command: Any, *arguments: Any, terminal: bool = False, **options: Any
     ) -> None:
-        """`terminal`: standard input is a terminal, which becomes the controlling one of a new
-        session, so that Ctrl-C typed there is a SIGINT."""
+        """Start the process. With `terminal`, standard input is a terminal, which becomes the
+        controlling terminal of a new session. Ctrl-C on that terminal is then a SIGINT."""
         self._terminal = terminal
         if terminal:
             options["start_new_session"] = True
@@ -114,7 +114,7 @@ def run(
     check: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """`subprocess.run`."""
+    """Run a command to its end, as `subprocess.run` does."""
     if input is not None:
         options["stdin"] = subprocess.PIPE
     if capture_output:
@@ -132,6 +132,7 @@ def run(
 
 
 def _can_fork(command: Any, names: dict[str, Any], terminal: bool) -> bool:
+    """Return whether a fork can run the command with these arguments of `_execute_child`."""
     if samples.full() or not hasattr(os, "pidfd_open"):
         return False
     if isinstance(command, str | bytes | os.PathLike) or len(command) < 2:
@@ -145,8 +146,7 @@ def _can_fork(command: Any, names: dict[str, Any], terminal: bool) -> bool:
 
 
 class _ForkingProcess:
-    """The process whose forks the programs are, from this process's point of view. It ends when
-    its socket does."""
+    """The forking process as this process sees it. It ends when its socket is closed."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -180,7 +180,8 @@ def _forking_process() -> _ForkingProcess:
 
 
 def prepare() -> None:
-    """Start the forking process, so that no test finds a child that it did not start."""
+    """Start the forking process before any test, because tests check for unknown child
+    processes."""
     if not samples.full() and hasattr(os, "pidfd_open"):
         _forking_process()
 

@@ -1,7 +1,7 @@
 """The order of a run's tests, and their distribution among its workers.
 
-Files that take longest come first, so that no worker begins one when the others are done. Where
-the tests of a file share nothing, each may go to another worker.
+The longest files come first, so that no worker starts one when the other workers have finished.
+Tests of a file that share nothing may go to different workers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-# The first ones wait most of their time, so that they leave the processors to the next ones.
+# The first files wait most of their time and leave the processors to the next files.
 LONGEST = (
     "tests/fleet/test_faults.py",
     "tests/runtime/sandbox/test_judges.py",
@@ -28,7 +28,8 @@ SPLIT = frozenset(LONGEST[1:8])
 
 
 def sort_items(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the items of the longest files first, then those of files with proofs."""
+    """Return the items of the longest files first, then the items of files with proofs, then all
+    others."""
     proofs = {item.path for item in items if item.get_closest_marker("proof")}
     ranks = {file: rank for rank, file in enumerate(LONGEST)}
 
@@ -40,7 +41,7 @@ def sort_items(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 class Distribution(LoadFileScheduling):
-    """Sends each file to one worker, but the tests of `SPLIT` one by one."""
+    """Sends all tests of a file to one worker, and the tests of `SPLIT` one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)

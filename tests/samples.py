@@ -23,36 +23,37 @@ _size: Size = "fast"
 
 
 def use(size: Size) -> None:
-    """Set the size of this run. Called before any test module is imported."""
+    """Set the size of this run. pytest calls it before it imports any test module."""
     global _size
     _size = size
 
 
 def full() -> bool:
-    """Return whether this run is one at full size."""
+    """Return whether this run has the full size."""
     return _size == "prove"
 
 
 def examples(count: int) -> int:
-    """Return the number of random examples of this run for a test that takes `count` in full."""
+    """Return the number of random examples of this run, for a test with `count` examples at full
+    size."""
     return max(min(count, 10), int(count * SHARES[_size]))
 
 
 def one_in(full: int, times: int = 4) -> int:
-    """Return the number of cases for each that this run takes. A proof takes one in `full` at full
-    size, and else `times` fewer."""
+    """Return N for a proof that tests one in N cases. N is `full` at full size, and `times * full`
+    otherwise."""
     return full if _size == "prove" else times * full
 
 
 def in_sample(*points: object) -> bool:
-    """Return True if this run kills a program at these points. It kills at each at full size, else
-    at one in three, the same ones each time."""
+    """Return whether this run kills a program at these points. At full size it kills at all points,
+    otherwise at one in three, which are the same in every run."""
     return _size == "prove" or zlib.crc32(str(points).encode()) % 3 == 0
 
 
 def choose(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return the items of this run and the others. Cases are chosen by their ids alone, the same
-    ones each time."""
+    """Return the items of this run and the other items. The choice depends on the ids alone and is
+    the same in every run."""
     if _size != "all":
         return items, []
     proofs: dict[str, list[str]] = {}
