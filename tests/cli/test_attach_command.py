@@ -143,13 +143,13 @@ def test_files_of_a_message_have_a_largest_size_together(tmp_path: Path) -> None
 
 
 def test_a_pipe_is_read_to_its_end() -> None:
-    read, write = os.pipe()
-    os.write(write, b"from a command")
-    os.close(write)
+    reader, writer = os.pipe()
+    os.write(writer, b"from a command")
+    os.close(writer)
     try:
-        (file,) = attachments([f"/dev/fd/{read}"])
+        (file,) = attachments([f"/dev/fd/{reader}"])
     finally:
-        os.close(read)
+        os.close(reader)
     assert (file.data, file.mime_type) == (b"from a command", "text/plain")
 
 
@@ -196,17 +196,17 @@ def test_a_run_sends_its_files_before_the_task(tmp_path: Path) -> None:
     (tmp_path / "report.pdf").write_bytes(PDF)
     more = ["--attach", f"{tmp_path}/report.pdf", "--attach=https://example.org/a.png"]
     with ModelServer([text("Twelve.")]) as server:
-        done = holdfast(
+        ended = holdfast(
             "run", "How many?", *options(server, tmp_path), *store_options(tmp_path), *more
         )
-    assert (done.returncode, done.stderr.splitlines()[0]) == (0, "New conversation 'one'.")
+    assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation 'one'.")
     content = server.requests[0].messages[-1]["content"]
     assert content == [
         PDF_PART,
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
         {"type": "text", "text": "How many?"},
     ]
-    assert done.stdout.startswith(
+    assert ended.stdout.startswith(
         "\n> How many?\n> (file, application/pdf, report.pdf, 17 B)\n"
         "> (file, image/png, https://example.org/a.png)\n"
     )
@@ -220,15 +220,15 @@ def test_a_file_that_cannot_be_attached_ends_the_command_before_anything_begins(
 ) -> None:
     with ModelServer([]) as server:
         for command in (["run", "x"], ["chat"]):
-            done = holdfast(
+            ended = holdfast(
                 *command,
                 *options(server, tmp_path),
                 *store_options(tmp_path),
                 "--attach",
                 "gone.pdf",
             )
-            assert (done.returncode, done.stdout) == (2, "")
-            assert done.stderr == "holdfast: --attach 'gone.pdf' does not exist\n"
+            assert (ended.returncode, ended.stdout) == (2, "")
+            assert ended.stderr == "holdfast: --attach 'gone.pdf' does not exist\n"
     assert not (tmp_path / "s.db").exists()
 
 
@@ -236,8 +236,8 @@ def test_a_file_that_the_model_does_not_take_is_named_in_a_note(tmp_path: Path) 
     (tmp_path / "a.docx").write_bytes(b"PK\x03\x04")
     with ModelServer([text("Nothing.")]) as server:
         more = ["--full", "--attach", str(tmp_path / "a.docx")]
-        done = holdfast("run", "x", *options(server, tmp_path), *more)
-    assert "a.docx, 4 bytes: this model's API takes no such file" in done.stdout
+        ended = holdfast("run", "x", *options(server, tmp_path), *more)
+    assert "a.docx, 4 bytes: this model's API takes no such file" in ended.stdout
 
 
 def test_lines_of_a_pipe_attach_files_to_the_next_line(tmp_path: Path) -> None:
@@ -246,22 +246,22 @@ def test_lines_of_a_pipe_attach_files_to_the_next_line(tmp_path: Path) -> None:
     lines = f"/attach {tmp_path}/report.pdf\n/detach\n/attach {tmp_path}/b.txt\none\ntwo\n"
     with ModelServer([text("1"), text("2")]) as server:
         first = ["--attach", f"{tmp_path}/report.pdf"]
-        done = holdfast("chat", *options(server, tmp_path), *first, stdin=lines)
-    assert done.returncode == 0, done.stderr
+        ended = holdfast("chat", *options(server, tmp_path), *first, stdin=lines)
+    assert ended.returncode == 0, ended.stderr
     assert server.requests[0].messages[-1]["content"] == [
         {"type": "text", "text": "b.txt:\nbee"},
         {"type": "text", "text": "one"},
     ]
     assert server.requests[1].messages[-1]["content"] == "two"
-    assert "Attached to your next message: b.txt (text/plain, 3 B)." in done.stderr
-    assert "Nothing is attached." in done.stderr
+    assert "Attached to your next message: b.txt (text/plain, 3 B)." in ended.stderr
+    assert "Nothing is attached." in ended.stderr
 
 
 def test_a_script_does_not_send_a_message_without_its_file(tmp_path: Path) -> None:
     with ModelServer([]) as server:
-        done = holdfast("chat", *options(server, tmp_path), stdin="/attach gone.pdf\nSum it up.\n")
-    assert done.returncode == 2
-    assert "/attach 'gone.pdf' does not exist" in done.stderr
+        ended = holdfast("chat", *options(server, tmp_path), stdin="/attach gone.pdf\nSum it up.\n")
+    assert ended.returncode == 2
+    assert "/attach 'gone.pdf' does not exist" in ended.stderr
     assert not server.requests
 
 

@@ -37,11 +37,11 @@ ESCAPE = "\x1b"
 def environment(**more: str) -> dict[str, str]:
     """Return this process's environment without the variables that the command reads, plus `more`.
     The sandbox is off as in all tests (`tests/conftest.py`)."""
-    read = ("OPENAI_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
+    excluded = ("OPENAI_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name not in read
+        if name not in excluded
         and (not name.startswith("HOLDFAST_") or name in ("HOLDFAST_SANDBOX", "HOLDFAST_PLAIN"))
     }
     return {**variables, "TERM": "xterm-256color", **more}
@@ -980,9 +980,9 @@ def test_no_color_and_a_dumb_terminal_get_plain_text(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_retry_is_told_while_it_is_waited_for(tmp_path: Path) -> None:
     with ModelServer([(503, {}, "busy"), text("here")]) as server:
-        done = holdfast("run", "hello", "--no-stream", *options(server, tmp_path))
-    assert done.returncode == 0
-    assert re.search(r"Trying again in \d+\.\d s \(1 of 5\)", done.stderr)
+        ended = holdfast("run", "hello", "--no-stream", *options(server, tmp_path))
+    assert ended.returncode == 0
+    assert re.search(r"Trying again in \d+\.\d s \(1 of 5\)", ended.stderr)
 
 
 @pytest.mark.slow

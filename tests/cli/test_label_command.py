@@ -47,8 +47,8 @@ def test_labels_are_set_from_the_shell_and_listed(file: str) -> None:
         ("two", "tag", "bug", "new"),
         ("two", "untag", "new"),
     ):
-        done = run("tell", file, id, *words)
-        assert (done.returncode, done.stdout) == (0, "posted: label\n")
+        ended = run("tell", file, id, *words)
+        assert (ended.returncode, ended.stdout) == (0, "posted: label\n")
         open_conversation(file, id)
     listing = run("list", file, "--tag", "bug", "--tag", "customer=acme & sons")
     [line] = listing.stdout.splitlines()[1:]
@@ -68,8 +68,8 @@ def test_labels_are_set_from_the_shell_and_listed(file: str) -> None:
 def test_labels_that_make_no_sense_are_one_line_and_post_nothing(
     file: str, words: list[str]
 ) -> None:
-    done = run("tell", file, "one", *words)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    ended = run("tell", file, "one", *words)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
     open_conversation(file, "one")
     with SQLiteStore(file) as store:
         assert [event.type for event in store.read("one")] == ["message"]

@@ -240,8 +240,8 @@ def test_a_choice_that_cannot_be_offered_is_refused(
     tmp_path: Path, more: tuple[str, ...], problem: str
 ) -> None:
     store = make_store(tmp_path, "first")
-    done = holdfast("chat", "--model", "m", "--store", str(store), "--resume", *more)
-    assert done.returncode == 2
-    assert problem in done.stderr
+    ended = holdfast("chat", "--model", "m", "--store", str(store), "--resume", *more)
+    assert ended.returncode == 2
+    assert problem in ended.stderr
     nowhere = holdfast("chat", "--model", "m", "--resume")
     assert "--resume chooses a conversation of a store" in nowhere.stderr

@@ -216,11 +216,11 @@ def test_a_run_goes_on_until_its_goal_is_reached(tmp_path: Path) -> None:
     script = [text("Done."), command("echo x > report"), text("Now it is.")]
     with ModelServer(script) as server:
         place = ("run", "write the report", *options(server, tmp_path), "--confirm", "never")
-        done = holdfast(*place, "--goal", "There is a report.", "--goal-check", "cat report")
+        ended = holdfast(*place, "--goal", "There is a report.", "--goal-check", "cat report")
         assert "There is a report." in server.requests[0].messages[0]["content"]
-    assert done.returncode == 0, done.stderr
-    assert "Now it is." in done.stdout
-    assert "ended with the exit code 1" in done.stdout + done.stderr
+    assert ended.returncode == 0, ended.stderr
+    assert "Now it is." in ended.stdout
+    assert "ended with the exit code 1" in ended.stdout + ended.stderr
     with ModelServer([text("Done.")] * 9) as server:
         place = ("run", "go", *options(server, tmp_path), "--confirm", "never")
         missed = holdfast(*place, "--goal-check", "false")

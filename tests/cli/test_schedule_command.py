@@ -44,8 +44,8 @@ def timers(file: str) -> tuple[Timer, ...]:
 def test_timers_are_set_listed_and_cancelled_from_the_shell(file: str) -> None:
     assert "There are no timers." in run("schedule", file, "one", "list").stderr
     at = (datetime.now(UTC) + HOUR).isoformat()
-    done = run("schedule", file, "one", "add", "Look", "again.", "--at", at, "--name", "look")
-    assert (done.returncode, done.stdout) == (0, "posted: set look\n")
+    ended = run("schedule", file, "one", "add", "Look", "again.", "--at", at, "--name", "look")
+    assert (ended.returncode, ended.stdout) == (0, "posted: set look\n")
     cron = ["--cron", "0 9 * * mon-fri", "--timezone", "Europe/Berlin", "--misfire", "skip"]
     assert run("schedule", file, "one", "add", "Report.", *cron, "--name", "r").returncode == 0
     assert run("schedule", file, "one", "add", "Tick.", "--every", "3600").returncode == 0
@@ -88,9 +88,9 @@ def test_a_timer_is_shown_with_the_conversation(file: str) -> None:
 def test_a_wrong_command_says_what_is_wrong_and_posts_nothing(
     file: str, words: list[str], problem: str
 ) -> None:
-    done = run("schedule", file, "one", *words)
-    assert done.returncode == 2
-    assert problem in " ".join(done.stderr.split())
+    ended = run("schedule", file, "one", *words)
+    assert ended.returncode == 2
+    assert problem in " ".join(ended.stderr.split())
     with SQLiteStore(file) as store:
         assert store.list(waiting=True) == []
 

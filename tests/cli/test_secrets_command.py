@@ -19,7 +19,7 @@ def test_a_command_uses_a_secret_and_nothing_shows_it(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("from-a-file-0815\n")
     command = 'printf %s "$TOKEN" | wc -c; echo "$TOKEN $FILED"'
     with ModelServer([calls(("terminal", {"command": command})), text("Done.")]) as model:
-        done = holdfast(
+        ended = holdfast(
             *("run", "--model", "m", "--base-url", model.url, "--store", "s.db", "--log", "log"),
             *(
                 "--workdir",
@@ -35,7 +35,7 @@ def test_a_command_uses_a_secret_and_nothing_shows_it(tmp_path: Path) -> None:
             TOKEN=VALUE,
         )
         requests = str([request.body for request in model.requests])
-    assert done.returncode == 0, done.stderr
+    assert ended.returncode == 0, ended.stderr
     with SQLiteStore(tmp_path / "s.db", read_only=True) as store:
         [summary] = store.list()
         results = [e for e in store.read(summary.id) if isinstance(e, ev.ToolCallFinished)]
@@ -44,7 +44,7 @@ def test_a_command_uses_a_secret_and_nothing_shows_it(tmp_path: Path) -> None:
         "<secret:TOKEN> <secret:FILED>",
     ]
     (tmp_path / "key").unlink()
-    output = done.stdout + done.stderr + requests
+    output = ended.stdout + ended.stderr + requests
     on_disk = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for value in (VALUE, "from-a-file-0815"):
         assert value not in output
@@ -64,7 +64,7 @@ def test_a_command_uses_a_secret_and_nothing_shows_it(tmp_path: Path) -> None:
 def test_a_bad_secret_is_a_wrong_argument(tmp_path: Path, secret: str, problem: str) -> None:
     (tmp_path / "short").write_text("x")
     (tmp_path / "long").write_text(VALUE)
-    done = holdfast(
+    ended = holdfast(
         "run",
         "--model",
         "m",
@@ -76,7 +76,7 @@ def test_a_bad_secret_is_a_wrong_argument(tmp_path: Path, secret: str, problem: 
         "Go.",
         cwd=tmp_path,
     )
-    assert done.returncode == 2
-    assert problem in done.stderr
-    assert "Traceback" not in done.stderr
-    assert VALUE not in done.stderr
+    assert ended.returncode == 2
+    assert problem in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert VALUE not in ended.stderr

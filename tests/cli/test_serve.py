@@ -443,11 +443,11 @@ def test_a_database_that_does_not_fit_is_said_in_one_line_without_its_password(
         (["--store", dsn, *seal], {}, "password authentication failed"),
         (["--store", "s.db", "--no-drive"], {}, "--no-drive is for a Postgres database"),
     ):
-        done = holdfast("serve", *arguments, env=env, cwd=tmp_path)
-        assert done.returncode in (1, 2), done
-        assert expected in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        assert "planted" not in done.stderr + done.stdout
+        ended = holdfast("serve", *arguments, env=env, cwd=tmp_path)
+        assert ended.returncode in (1, 2), ended
+        assert expected in ended.stderr
+        assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+        assert "planted" not in ended.stderr + ended.stdout
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ class JournalWriter:
             kind(seq=seq, id=f"{seq}", timestamp=BEGIN + timedelta(seconds=after), **fields)
         )
 
-    def done(self) -> Summary:
+    def finish(self) -> Summary:
         """Store the events and return the summary."""
         summary = Summary(self.id, last_seq=len(self.events), created=BEGIN, updated=BEGIN)
         self.store.append(self.lease, Batch(self.events, summary))
@@ -157,7 +157,7 @@ def test_times_tokens_and_costs_are_added_up_by_model_and_tool(tmp_path: Path) -
         writer.add(ev.AssistantReplied, 18, model="m", usage=Usage(1000, 10, 750), duration=3.0)
         writer.add(ev.ErrorRecorded, 20, error="ServerError", message="x")
         writer.add(ev.StatusChanged, 20, status="error")
-        totals = stats(store, writer.done())
+        totals = stats(store, writer.finish())
     assert (totals.events, totals.steps, totals.seconds, totals.waited, totals.condensations) == (
         13,
         2,
@@ -226,7 +226,7 @@ def test_a_long_journal_is_counted_in_bounded_memory(tmp_path: Path) -> None:
                 result=ToolResult("x" * 100),
                 duration=1.0,
             )
-        summary = writer.done()
+        summary = writer.finish()
         del writer
         tracemalloc.start()
         try:
@@ -241,9 +241,9 @@ def test_a_long_journal_is_counted_in_bounded_memory(tmp_path: Path) -> None:
 
 def test_the_command_draws_a_tree(path: Path) -> None:
     before = path.read_bytes()
-    done = command("stats", str(path), "root", COLUMNS="100")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("root and 1 conversation spawned from it\n4 steps, ")
+    ended = command("stats", str(path), "root", COLUMNS="100")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("root and 1 conversation spawned from it\n4 steps, ")
     for line in (
         r"\n  scripted +4 x .*█",
         r"\n  ask_child +1 x .*█",
@@ -252,8 +252,8 @@ def test_the_command_draws_a_tree(path: Path) -> None:
         r"\nlongest calls\n(  .*\n)*.*ask_child",
         r"\n  root\.4\.0  2 steps",
     ):
-        assert re.search(line, done.stdout), (line, done.stdout)
-    assert "\x1b" not in done.stdout
+        assert re.search(line, ended.stdout), (line, ended.stdout)
+    assert "\x1b" not in ended.stdout
     assert path.read_bytes() == before
 
 
@@ -265,10 +265,10 @@ def test_without_an_id_it_is_of_all(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [20, 40, 59, 80, 200])
 def test_lines_fit_the_terminal(path: Path, columns: int) -> None:
-    done = command("stats", str(path), COLUMNS=str(columns))
-    assert done.returncode == 0
-    assert max(len(line) for line in done.stdout.splitlines()) <= max(20, columns - 1)
-    assert ("█" in done.stdout) is (columns > 60)
+    ended = command("stats", str(path), COLUMNS=str(columns))
+    assert ended.returncode == 0
+    assert max(len(line) for line in ended.stdout.splitlines()) <= max(20, columns - 1)
+    assert ("█" in ended.stdout) is (columns > 60)
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def priced(tmp_path: Path) -> Path:
             (0.125, None),
         ):
             writer.add(ev.AssistantReplied, 0, model="m", usage=usage, cost=cost, details=details)
-        writer.done()
+        writer.finish()
     return tmp_path / "priced.db"
 
 
@@ -369,7 +369,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
         writer = JournalWriter(store, "long")
         for _ in range(60_000):
             writer.add(ev.AssistantReplied, 0, text="x" * 100, model="m")
-        writer.done()
+        writer.finish()
     program = "import sys; from holdfast.cli import main; print('in', flush=True); sys.exit(main())"
     with forks.Popen(
         [sys.executable, "-c", program, "stats", str(tmp_path / "store.db")],
@@ -412,8 +412,8 @@ def test_run_writes_a_log_without_its_key(tmp_path: Path) -> None:
             "--workdir",
             str(tmp_path),
         ]
-        done = command(*words, MY_KEY="key-of-mine-123456")
-    assert done.returncode == 0, done.stderr
+        ended = command(*words, MY_KEY="key-of-mine-123456")
+    assert ended.returncode == 0, ended.stderr
     records = [json.loads(line) for line in log.read_text().splitlines()]
     assert {line["kind"] for line in records} == {"event", "span"}
     assert records[-1]["name"] == "invoke_agent"
@@ -441,7 +441,7 @@ def test_serve_writes_a_log_without_what_was_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_log_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
-    done = command(
+    ended = command(
         "run",
         "go",
         "--model",
@@ -451,11 +451,11 @@ def test_a_log_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
         "--log",
         str(tmp_path / "no" / "log"),
     )
-    assert done.returncode == 2
-    assert "--log" in done.stderr
-    done = command("run", "go", "--model", "m", "--server", "http://127.0.0.1:9", "--log", "log")
-    assert done.returncode == 2
-    assert "--log" in done.stderr
+    assert ended.returncode == 2
+    assert "--log" in ended.stderr
+    ended = command("run", "go", "--model", "m", "--server", "http://127.0.0.1:9", "--log", "log")
+    assert ended.returncode == 2
+    assert "--log" in ended.stderr
 
 
 @pytest.mark.parametrize("kind", [ev.HistoryCondensed, ev.MessageAdded, ev.NoteRecorded])
@@ -468,6 +468,6 @@ def test_a_price_without_tokens_counts(tmp_path: Path, kind: Any) -> None:
     with SQLiteStore(tmp_path / "store.db", "process") as store:
         writer = JournalWriter(store, "c")
         writer.add(kind, 0, cost=0.25, model="per call", **fields)
-        totals = stats(store, writer.done())
+        totals = stats(store, writer.finish())
     assert totals.cost == 0.25
     assert [(model.name, model.cost) for model in totals.models] == [("per call", 0.25)]

@@ -171,11 +171,11 @@ def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Pa
             typist.sees("> ")
             typist.types("go\r")
             typist.sees(r"\[y,n,e,a,q\] ")
-            done = holdfast("tell", str(tmp_path / "s.db"), "one", "approve", "--wait", "10")
-            assert done.returncode == 0
+            ended = holdfast("tell", str(tmp_path / "s.db"), "one", "approve", "--wait", "10")
+            assert ended.returncode == 0
             assert re.match(
                 r"posted: approve \d+\.0 \(arguments [0-9a-f]{12}\)\ndone: event \d+\n",
-                done.stdout,
+                ended.stdout,
             )
             typist.sees("decided elsewhere: approved by user")
             typist.sees("> ")
@@ -214,8 +214,8 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
             "x",
             "hello",
         ]
-        done = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0")
-        assert (done.returncode, "done: event" in done.stdout) == (0, True)
+        ended = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0")
+        assert (ended.returncode, "done: event" in ended.stdout) == (0, True)
     assert ((tmp_path / "wrong").exists(), (tmp_path / "right").exists()) == (False, True)
     assert '"touch right"' in run_in_process("show", str(tmp_path / "s.db")).stdout
 

@@ -27,8 +27,8 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_trace_is_written_as_a_page_an_image_or_data(store: Path, tmp_path: Path) -> None:
     for name, begin in (("run.html", "<!doctype html>"), ("run.svg", "<svg ")):
-        done = holdfast("trace", str(store), "one", "-o", str(tmp_path / name))
-        assert done.returncode == 0, done.stderr
+        ended = holdfast("trace", str(store), "one", "-o", str(tmp_path / name))
+        assert ended.returncode == 0, ended.stderr
         assert (tmp_path / name).read_text().startswith(begin)
     assert holdfast("trace", str(store), "one").stdout.startswith("<!doctype html>")
     data = json.loads(holdfast("trace", str(store), "one", "--json").stdout)
@@ -48,9 +48,9 @@ def test_a_trace_is_written_as_a_page_an_image_or_data(store: Path, tmp_path: Pa
 def test_what_cannot_be_drawn_is_told(
     store: Path, words: tuple[str, ...], code: int, problem: str
 ) -> None:
-    done = holdfast("trace", str(store), *words)
-    assert done.returncode == code
-    assert problem in done.stderr
+    ended = holdfast("trace", str(store), *words)
+    assert ended.returncode == code
+    assert problem in ended.stderr
 
 
 @pytest.mark.slow

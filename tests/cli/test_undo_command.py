@@ -19,7 +19,7 @@ def test_undo_takes_back_the_last_message_and_its_files(tmp_path: Path) -> None:
     work.mkdir()
     script = [command("echo 1 > a"), text("Made a."), command("echo 2 > b"), text("Made b.")]
     with ModelServer([*script, text("Again.")]) as server:
-        done = holdfast(
+        ended = holdfast(
             *("chat", *options(server, work), *MORE, "--store", f"{tmp_path}/s.db"),
             *("--id", "one", "--new"),
             stdin="first\nsecond\n/undo\nthird\n",
@@ -31,9 +31,9 @@ def test_undo_takes_back_the_last_message_and_its_files(tmp_path: Path) -> None:
             "first",
             "third",
         ]
-    assert done.returncode == 0, done.stderr
+    assert ended.returncode == 0, ended.stderr
     assert sorted(path.name for path in work.iterdir()) == ["a"]
-    output = done.stdout + done.stderr
+    output = ended.stdout + ended.stderr
     assert "b put back." in output
     assert "outside of the work folder" in output
     assert (cache / "holdfast" / "undo").is_dir()
@@ -64,7 +64,7 @@ def test_undo_and_fork_on_an_agent_server(tmp_path: Path) -> None:
         AgentServer(tmp_path) as server,
     ):
         there = ("--server", server.url, "--model", "m", "--base-url", model.url)
-        done = holdfast(
+        ended = holdfast(
             *("chat", *there, *MORE, "--workspace", "w"),
             stdin="first\nsecond\n/undo\nthird\n/fork\nfourth\n",
             HOLDFAST_SERVER_KEY=KEY,
@@ -73,8 +73,8 @@ def test_undo_and_fork_on_an_agent_server(tmp_path: Path) -> None:
         space = RemoteWorkspace(server.url, KEY, id="w")
         listed = space.run_command("ls").text
         space.close()
-    assert done.returncode == 0, done.stderr
+    assert ended.returncode == 0, ended.stderr
     assert messages == ["first", "third", "fourth"]
-    assert "b put back." in done.stdout + done.stderr
+    assert "b put back." in ended.stdout + ended.stderr
     assert listed.split()[0] == "a"
     assert "b" not in listed.split()
