@@ -280,7 +280,7 @@ def test_any_json_is_an_answer_or_an_error(name: str, data: st.DataObject) -> No
         value = response.body if framing is None else [event.value for event in framing.events]
         for _ in range(data.draw(st.integers(1, 2))):
             path = data.draw(st.sampled_from(list(mutations.paths(value))))
-            value = mutations.changed(value, path, data.draw(anything))
+            value = mutations.with_value(value, path, data.draw(anything))
         if framing is None:
             text = mutations.dump(value)
         else:
