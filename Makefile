@@ -2,9 +2,10 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-# Most tests wait for processes and sockets, so three workers keep two cores busy. Tests that share
-# a server are in one file.
+# Most tests wait for processes and sockets, so three workers keep two cores busy, and four with the
+# long proofs. Tests that share a server are in one file.
 WORKERS := -n 3 --dist loadfile
+MORE_WORKERS := -n 4 --dist loadfile
 
 # Without compiled files each of the many processes of the tests compiles the library again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -38,7 +39,7 @@ test: install  ## the tests that take less than half a second each; quiet unless
 	@tail -n 1 .venv/test.log
 
 test-all: install  ## all tests, with fixed samples of the long proofs
-	@$(BIN)/python -m pytest $(WORKERS) --no-loadscope-reorder --size all
+	@$(BIN)/python -m pytest $(MORE_WORKERS) --no-loadscope-reorder --size all
 
 prove: install  ## all tests, and the long proofs at full size
 	@$(BIN)/python -m pytest $(WORKERS) --size prove

@@ -212,7 +212,9 @@ def test_an_open_stream_keeps_its_client_alive(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, str]] = []
-    monkeypatch.setattr(Claims, "seen", lambda _, tenant, client: calls.append((tenant, client)))
+    monkeypatch.setattr(
+        Claims, "note_alive", lambda _, tenant, client: calls.append((tenant, client))
+    )
     server.app.service.ping = 1.1
     stream = server.stream(server.make("c"), **{"X-Holdfast-Client": "client-1"})
     assert next(iter(stream)) == (None, "", "ping")
