@@ -66,8 +66,8 @@ _LIMITS: Options = {
     "--webhook-days N = 3": """the number of days for which a failed webhook delivery is repeated
         (3)""",
     "--max-running N = 64": "conversations that run at once; others wait (64)",
-    "--isolation {thread,process} = thread": """where conversations run: in threads of the server,
-        or each in a process of its own, so that a crash affects no other (thread)""",
+    "--isolation {thread,process} = thread": """run conversations in threads of the server, or
+        each in a process of its own, so that a crash affects no other (thread)""",
     "--worker-memory MB": Option(
         "the address space of each process of --isolation process; 256 or more (no limit)",
         type=number("a whole number from 256, or 0,", int, 256, 2**30, 0),
