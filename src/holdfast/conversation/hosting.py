@@ -152,7 +152,7 @@ class Hosting:
             parent,
         )
         self.executor = CommandExecutor(context, self._loop, self._calls, self._hooks, family)
-        self.inbox = CommandInbox(context, self.executor, self._hooks, family)
+        self.inbox = CommandInbox(context, self.executor, family)
         self._parent_children = origin.family
         self._new_conversation = new_conversation
         self._on_question: OnQuestion = options.on_question

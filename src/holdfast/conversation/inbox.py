@@ -19,7 +19,7 @@ from holdfast.conversation.executor import (
     UnfitCommand,
     detailed,
 )
-from holdfast.conversation.hook_points import HookPoints, journal_denial
+from holdfast.conversation.hook_points import journal_denial
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.status import ConversationStatus
 from holdfast.error_forms import ErrorForm, error_of_form, form_of_error
@@ -66,7 +66,6 @@ class CommandInbox(ObjectStruct):
 
     _context: RunContext
     _executor: CommandExecutor
-    _hooks: HookPoints
     _hosting: Hosting  # weak
     _last_number: int = 0  # the number of the last command that was done in order
     _passed: frozenset[int] = frozenset()  # the numbers of later ones that were done before it

@@ -218,7 +218,6 @@ class _Responses:
     """The responses of a tenant. All methods block."""
 
     def __init__(self, service: Service, tenant: str) -> None:
-        self._service = service
         self._host: Host = service.host
         self._rows = service.host.chats.rows
         self._tenant = tenant
