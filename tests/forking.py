@@ -201,7 +201,7 @@ class Program:
             with suppress(OSError):
                 for entry in os.listdir(folder):
                     name = entry.partition(".")[0]
-                    if name in RUN_AT_START or not _is_from(sys.modules.get(name), folder):
+                    if name in RUN_AT_START or _hides(os.path.join(folder, entry), name):
                         return False
         return True
 
@@ -223,12 +223,18 @@ class Program:
             exec(compile(Path(kind).read_bytes(), kind, "exec", dont_inherit=True), names)
 
 
-def _is_from(module: types.ModuleType | None, folder: str) -> bool:
-    """Return whether an imported module comes from `folder`; True for None."""
+def _hides(path: str, name: str) -> bool:
+    """Return whether an import of `name` would find `path` and not the module that is imported."""
+    module = sys.modules.get(name)
     if module is None:
-        return True
+        return False
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "__init__.py")):
+        return False  # a regular module comes before a folder without code, such as site/
+    folder = os.path.dirname(path)
     files = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-    return any(os.path.dirname(file or "").startswith(os.path.realpath(folder)) for file in files)
+    return not any(
+        os.path.dirname(file or "").startswith(os.path.realpath(folder)) for file in files
+    )
 
 
 def _stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
