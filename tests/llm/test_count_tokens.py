@@ -74,10 +74,11 @@ def test_gemini_counts_a_whole_request() -> None:
 
 
 def test_vertex_takes_the_fields_without_a_request_around_them() -> None:
+    from holdfast.llm.wires import gemini
     from holdfast.llm.wires.token_counts import count_request
 
     body = b'{"contents":[],"tools":[],"toolConfig":{},"generationConfig":{},"labels":{}}'
-    path, data = count_request("gemini", "gemini-3-pro", "europe-aiplatform.googleapis.com", body)
+    path, data = count_request(gemini, "gemini-3-pro", "europe-aiplatform.googleapis.com", body)
     assert path == "/models/gemini-3-pro:countTokens"
     assert json.loads(data).keys() == {"contents", "tools", "generationConfig"}
 

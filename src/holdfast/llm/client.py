@@ -276,13 +276,13 @@ class LLM(ProviderModel):
 
     def count(self, call: CompletionCall) -> int:
         """Return the input tokens of a call, as the provider counts them."""
-        # Loaded late: few programs count tokens.
         endpoint = self._endpoint or self._open()
         seconds: float | None = self._arguments["deadline"]
         deadline = None if seconds is None else time.monotonic() + seconds
         request = make_request(self._target(endpoint, call), call)
-        name, model = endpoint.wire.name, self._address.model
-        path, body = token_counts.count_request(name, model, self._parameters["host"], request.body)
+        path, body = token_counts.count_request(
+            endpoint.wire, self._address.model, self._parameters["host"], request.body
+        )
         headers = endpoint.upload_headers if request.transcript.uploads else endpoint.headers
         post = _Post(*endpoint.at(path), body, headers, None, deadline)
         return retrying(

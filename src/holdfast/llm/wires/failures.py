@@ -14,40 +14,30 @@ from holdfast.llm.retry import duration, retry_after
 
 EXCERPT_CHARS = 300  # characters of an answer shown in a message
 
+# Patterns are strings, which `re` compiles at their first use: most processes see no failure.
+
 # The wording of servers without a code for this failure: vLLM, llama.cpp, LM Studio, Ollama, TGI,
 # Anthropic, Bedrock, Gemini, OpenAI, xAI, Moonshot, DashScope, Perplexity, Zhipu, GitHub.
-_TOO_LONG = re.compile(
-    r"maximum context length|context[ _](length|limit)|context window|context size"
+_TOO_LONG = (
+    r"(?i)maximum context length|context[ _](length|limit)|context window|context size"
     r"|(prompt|input|length of all messages) is too long|too many (input )?tokens"
     r"|input token count|prompt token count|max_model_len|model token limit|`inputs` tokens \+"
     r"|exceeds? the (maximum|max) (number of )?(input )?tokens|maximum prompt length"
     r"|input tokens exceeds? (the configured limit|maximum length)|inputs` must have less than"
     r"|range of input length|prompt exceeds max length|token limit exceeded"
-    r"|reduce the length of the (messages|prompt|input)",
-    re.IGNORECASE,
+    r"|reduce the length of the (messages|prompt|input)"
 )
 # Wording about a rate limit, not about size.
-_RATE_WORDING = re.compile(
-    r"per (minute|hour|day)|please wait|try again|retry (in|after)", re.IGNORECASE
+_RATE_WORDING = r"(?i)per (minute|hour|day)|please wait|try again|retry (in|after)"
+_INVALID_KEY = (
+    r"(?i)API key (not valid|not found|expired)|(incorrect|invalid) api key|unregistered callers"
 )
-_INVALID_KEY = re.compile(
-    r"API key (not valid|not found|expired)|(incorrect|invalid) api key|unregistered callers",
-    re.IGNORECASE,
-)
-_NO_CREDIT = re.compile(
-    r"credit balance is too low|insufficient (account )?(balance|credits?|funds|quota)",
-    re.IGNORECASE,
-)
-_FILTERED = re.compile(
-    r"content management policy|flagged as potentially violating|requires moderation", re.IGNORECASE
-)
-_OVERLOADED = re.compile(
-    r"overload|(at|over|no|insufficient) capacity|capacity exceeded|high demand", re.IGNORECASE
-)
-_TRY_AGAIN = re.compile(
-    r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?)"
-    r" ?(ms|s|m|h|seconds?|minutes?)((?:\d+(?:\.\d+)?(?:ms|s|m))*)",
-    re.IGNORECASE,
+_NO_CREDIT = r"(?i)credit balance is too low|insufficient (account )?(balance|credits?|funds|quota)"
+_FILTERED = r"(?i)content management policy|flagged as potentially violating|requires moderation"
+_OVERLOADED = r"(?i)overload|(at|over|no|insufficient) capacity|capacity exceeded|high demand"
+_TRY_AGAIN = (
+    r"(?i)(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?)"
+    r" ?(ms|s|m|h|seconds?|minutes?)((?:\d+(?:\.\d+)?(?:ms|s|m))*)"
 )
 
 _TOO_LONG_CODES = {
@@ -57,8 +47,8 @@ _TOO_LONG_CODES = {
 # OpenAI's code for any text above its limit, such as an id or a tool's description. For the content
 # of messages it means that the conversation is too long.
 _STRING_TOO_LONG = "string_above_max_length"
-_MESSAGE_PARAM = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
-_NAMED_PARAM = re.compile(r"'((?:messages|input)\b[^']*)'")
+_MESSAGE_PARAM = r"input|(messages|input)\W.*\b(content|output)\b.*"
+_NAMED_PARAM = r"'((?:messages|input)\b[^']*)'"
 _FILTERED_CODES = {
     *("content_filter", "content_policy_violation", "image_content_policy_violation"),
     *("ResponsibleAIPolicyViolation", "data_inspection_failed"),
@@ -117,7 +107,7 @@ _REQUEST_IDS = (
 )
 
 # The forms of providers' keys. A server may repeat a key that is not among the LLM's secrets.
-_KEY_FORMS = re.compile(
+_KEY_FORMS = (
     r"\b(?:sk|gsk|xai|pplx|hf|csk|fw|nvapi|r8)[-_][\w-]{16,}|\bAIza[\w-]{30,}|(?<=Bearer )\S{8,}"
 )
 
@@ -197,7 +187,7 @@ def shorten(text: str) -> str:
     """Return text on one line, without HTML and keys, cut to `EXCERPT_CHARS`."""
     if "<" in text and re.search(r"<(!doctype|html|head|body)", text, re.IGNORECASE):
         text = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)
-    text = _KEY_FORMS.sub("***", " ".join(text.split()))
+    text = re.sub(_KEY_FORMS, "***", " ".join(text.split()))
     return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + " [...]"
 
 
@@ -249,7 +239,7 @@ def _requested_wait(error: errors.LLMError, error_body: ErrorBody, status: int) 
     wait = error_body.retry_after if wait is None else wait
     if wait is not None or not isinstance(error, errors.RateLimited):
         return wait
-    match = _TRY_AGAIN.search(error_body.message)
+    match = re.search(_TRY_AGAIN, error_body.message)
     if match is None:
         return None
     number, unit, rest = (group.lower() for group in match.groups())
@@ -258,11 +248,11 @@ def _requested_wait(error: errors.LLMError, error_body: ErrorBody, status: int) 
 
 def _too_long(error_body: ErrorBody) -> bool:
     if _STRING_TOO_LONG in error_body.codes:
-        named_param = _NAMED_PARAM.search(error_body.message)
+        named_param = re.search(_NAMED_PARAM, error_body.message)
         param = error_body.param or (named_param[1] if named_param else "")
-        return _MESSAGE_PARAM.fullmatch(param) is not None
+        return re.fullmatch(_MESSAGE_PARAM, param) is not None
     has_code = not _TOO_LONG_CODES.isdisjoint(error_body.codes)
-    return has_code or _TOO_LONG.search(error_body.message) is not None
+    return has_code or re.search(_TOO_LONG, error_body.message) is not None
 
 
 def _error(
@@ -292,15 +282,21 @@ def _classify(
     codes = set(error_body.codes)
     at = f"({status}) at {server}"
     no_model = f"{server} has no model {model!r} ({status})"
-    if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
+    if (
+        codes & _NO_QUOTA_CODES
+        or status == 402
+        or (status < 500 and re.search(_NO_CREDIT, message))
+    ):
         return errors.RateLimited, f"No quota or credit left at {server} ({status})", False
-    is_filtered = codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))
+    is_filtered = codes & _FILTERED_CODES or (
+        status in (400, 403) and re.search(_FILTERED, message)
+    )
     if status < 500 and is_filtered:
         reason = f"The provider's content filter stopped the request ({status})"
         return errors.ContentFiltered, reason, None
     too_long = status in (400, 422, 429) and _too_long(error_body)
     if status == 429:  # a request above the limit per minute never succeeds
-        too_long = too_long and not _RATE_WORDING.search(error_body.message)
+        too_long = too_long and not re.search(_RATE_WORDING, error_body.message)
         too_long = too_long or error_body.message.startswith("Request too large")
     if too_long or status == 413:
         return (
@@ -308,7 +304,7 @@ def _classify(
             f"The request does not fit {model or 'the model'} ({status})",
             None,
         )
-    is_key_invalid = codes & _INVALID_KEY_CODES or _INVALID_KEY.search(message)
+    is_key_invalid = codes & _INVALID_KEY_CODES or re.search(_INVALID_KEY, message)
     if status == 401 or (status in (400, 403) and is_key_invalid):
         reason = f"The API key was refused ({status}): check api_key for {server}."
         return errors.AuthenticationError, f"{reason} The provider says", None
@@ -326,7 +322,7 @@ def _classify(
         return errors.LLMTimeout, f"{server} gave up waiting ({status})", None
     if status == 409:
         return errors.BadRequest, f"The request conflicts with another one {at}", True
-    is_overloaded = codes & _OVERLOADED_CODES or (status >= 500 and _OVERLOADED.search(message))
+    is_overloaded = codes & _OVERLOADED_CODES or (status >= 500 and re.search(_OVERLOADED, message))
     if status in (498, 529) or is_overloaded:  # 498: Groq's flex tier
         return errors.Overloaded, f"The provider is overloaded {at}", None
     if status == 429 and error_body.daily:

@@ -10,8 +10,7 @@ import msgspec
 
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.wires.failures import excerpt
-from holdfast.llm.wires.gemini import path as gemini_path
-from holdfast.llm.wires.protocol import TEXT_SUFFIX
+from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
 
 _VERTEX_HOST = "aiplatform.googleapis.com"
 # The parameters that the endpoints accept. Both refuse others, such as the output limit.
@@ -30,32 +29,31 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _counts = msgspec.json.Decoder(dict[str, Any])
 
 
-def count_request(wire: str, model: str, host: str, body: bytes) -> tuple[str, bytes]:
+def count_request(wire: Wire, model: str, host: str, body: bytes) -> tuple[str, bytes]:
     """Return the path, relative to the base URL's, and the body of the request that counts the
     tokens of a completion with this `body`. Raises `ConfigurationError` for a wire whose API has
     no such request."""
-    make = _REQUESTS.get(wire.removesuffix(TEXT_SUFFIX))
+    make = _REQUESTS.get(wire.name.removesuffix(TEXT_SUFFIX))
     if make is None:
         raise ConfigurationError(
-            f"count_tokens: the wire {wire} has no request that counts tokens. The usage of an"
+            f"count_tokens: the wire {wire.name} has no request that counts tokens. The usage of an"
             " answer has the exact number afterwards; holdfast.agent.tokens estimates it before."
         )
-    return make(model, host, body)
+    return make(wire, model, host, body)
 
 
-def _anthropic(model: str, host: str, body: bytes) -> tuple[str, bytes]:
+def _anthropic(wire: Wire, model: str, host: str, body: bytes) -> tuple[str, bytes]:
     return "/messages/count_tokens", _only(body, _ANTHROPIC_KEYS)
 
 
-def _responses(model: str, host: str, body: bytes) -> tuple[str, bytes]:
+def _responses(wire: Wire, model: str, host: str, body: bytes) -> tuple[str, bytes]:
     return "/responses/input_tokens", _only(body, _RESPONSES_KEYS)
 
 
-def _gemini(model: str, host: str, body: bytes) -> tuple[str, bytes]:
+def _gemini(wire: Wire, model: str, host: str, body: bytes) -> tuple[str, bytes]:
     """Vertex AI takes the request's own fields. The Gemini API counts the prompt and the tools only
     inside a whole request, which names its model."""
-    generate = gemini_path(model, False)
-    path = generate.rpartition(":")[0]
+    path = wire.path(model, False).rpartition(":")[0]
     if host.endswith(_VERTEX_HOST):
         return f"{path}:countTokens", _only(body, _VERTEX_KEYS)
     name = _json(model if "/" in model else f"models/{model}")
@@ -68,7 +66,7 @@ def _only(body: bytes, keys: tuple[str, ...]) -> bytes:
     return _json({key: fields[key] for key in keys if key in fields})
 
 
-_REQUESTS: dict[str, Callable[[str, str, bytes], tuple[str, bytes]]] = {
+_REQUESTS: dict[str, Callable[[Wire, str, str, bytes], tuple[str, bytes]]] = {
     "anthropic_messages": _anthropic,
     "gemini": _gemini,
     "openai_responses": _responses,
