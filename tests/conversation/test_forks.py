@@ -207,7 +207,7 @@ def test_a_child_leaves_the_loop_thread_a_local_server_and_copies_of_stores_alon
         import shutil
         from holdfast.errors import HoldfastError
         from holdfast.server.local import LocalServer
-        from holdfast.store.rows import SQLRows
+        from holdfast.store.sqlite.rows import SQLRows
         from holdfast.tools.loop import LoopThread
 
         async def cleanup():

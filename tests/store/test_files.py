@@ -16,8 +16,9 @@ import pytest
 
 from holdfast.commands import Pause, Send
 from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
-from holdfast.store import Batch, Blob, SQLiteStore, Summary, blob_id, lineage, schema
-from holdfast.store.owner import Owner
+from holdfast.store import Batch, Blob, SQLiteStore, Summary, blob_id
+from holdfast.store.sqlite import lineage, schema
+from holdfast.store.sqlite.owner import Owner
 from tests.paths import DATA
 from tests.store.test_store import append, message, seqs, summary
 from tests.store_parts import Start, files, next_line, starting, tell
@@ -393,7 +394,7 @@ def test_a_big_delete_lets_others_write_between_its_steps(
 @pytest.mark.slow
 def test_a_delete_that_was_broken_off_is_finished_by_the_next(path: Path, start: Start) -> None:
     other = start("""
-    from holdfast.store import lineage
+    from holdfast.store.sqlite import lineage
     store = SQLiteStore(path)
     append(store, store.acquire("gone"), *range(1, 1001))
     append(store, store.acquire("c"), 1)
@@ -498,7 +499,7 @@ def test_a_reader_in_the_midst_of_a_deleted_conversation_goes_on(path: Path) -> 
 def test_a_file_that_was_replaced_or_removed_takes_no_more_events(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.commit._CHECK_SECONDS", -1.0)
+    monkeypatch.setattr("holdfast.store.sqlite.commit._CHECK_SECONDS", -1.0)
     for how in ("replaced", "removed"):
         with SQLiteStore(path) as store:
             lease = store.acquire(how)

@@ -21,12 +21,13 @@ from holdfast import Agent, Conversation, ConversationState, ScriptedLLM, SQLite
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConversationNotFound, StoreError
-from holdfast.store import Batch, Blob, Summary, blob_id, schema
+from holdfast.store import Batch, Blob, Summary, blob_id
 from holdfast.store.check import Report, check
-from holdfast.store.pages import PageFile
 from holdfast.store.salvage import Gap, Salvaged, SalvageReader, salvage
-from holdfast.store.scan import PageRows
-from holdfast.store.wal import checksum
+from holdfast.store.sqlite import schema
+from holdfast.store.sqlite.pages import PageFile
+from holdfast.store.sqlite.scan import PageRows
+from holdfast.store.sqlite.wal import checksum
 from tests import forks
 from tests.paths import DATA, REPO
 from tests.store.test_store import NOW
@@ -307,7 +308,7 @@ def test_what_a_newer_version_wrote_is_no_gap(path: Path) -> None:
 
 def test_the_columns_stand_where_they_are_looked_for(path: Path) -> None:
     """Pages name no columns, so a new column must come last."""
-    from holdfast.store.scan import _COLUMNS  # pyright: ignore[reportPrivateUsage]
+    from holdfast.store.sqlite.scan import _COLUMNS  # pyright: ignore[reportPrivateUsage]
 
     db = sqlite3.connect(path)
     names = [row[1] for row in db.execute("PRAGMA table_info(conversations)")]

@@ -28,9 +28,9 @@ from holdfast.errors import (
     UnreadableEvent,
 )
 from holdfast.store import Batch, DueTimer, SQLiteStore, Summary, TimerRow
-from holdfast.store.commit import Committer
-from holdfast.store.owner import Owner
-from holdfast.store.schema import FORMAT
+from holdfast.store.sqlite.commit import Committer
+from holdfast.store.sqlite.owner import Owner
+from holdfast.store.sqlite.schema import FORMAT
 from tests.store.test_store import NOW, append, message, seqs, summary
 from tests.store_parts import Start, files, next_line, starting
 

@@ -18,8 +18,8 @@ import pytest
 from holdfast.commands import Pause, Send
 from holdfast.errors import Fenced, LeaseHeld, StoreError
 from holdfast.store import Batch, SQLiteStore
-from holdfast.store import owner as owners
-from holdfast.store.owner import HostIdentity, Owner
+from holdfast.store.sqlite import owner as owners
+from holdfast.store.sqlite.owner import HostIdentity, Owner
 from tests.store.test_store import append, message, seqs, summary
 from tests.store_parts import Start, files, next_line, starting, tell
 from tests.waiting import until
@@ -428,7 +428,7 @@ def test_a_stalled_owner_on_another_machine_is_fenced_when_it_comes_back(
     path: Path, start: Start
 ) -> None:
     holder = start("""
-    from holdfast.store.owner import HostIdentity, Owner
+    from holdfast.store.sqlite.owner import HostIdentity, Owner
     store = SQLiteStore(path, lease_seconds=60)
     store._owner = Owner(Path(f"{path}-owners"), 60, HostIdentity("elsewhere", "elsewhere"))
     lease = store.acquire("c")

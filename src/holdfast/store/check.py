@@ -11,11 +11,11 @@ from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.store import salvage
 from holdfast.store.base import blob_id
-from holdfast.store.files import DAMAGE
-from holdfast.store.marks import Mark, losses, marks
-from holdfast.store.rows import ConversationRow, Progress, SQLRows, silent
 from holdfast.store.salvage import Gap, RowSource, StoreFile
-from holdfast.store.schema import APPLICATION, FORMAT
+from holdfast.store.sqlite.files import DAMAGE
+from holdfast.store.sqlite.marks import Mark, losses, marks
+from holdfast.store.sqlite.rows import ConversationRow, Progress, SQLRows, silent
+from holdfast.store.sqlite.schema import APPLICATION, FORMAT
 
 _PROGRESS_EVENTS = 500  # events between two calls of `progress`
 

@@ -35,11 +35,11 @@ from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
 from holdfast.labels import Labels, labels_after
 from holdfast.store.base import Summary, not_found
-from holdfast.store.files import DAMAGE
-from holdfast.store.rows import MIN_EVENT_BYTES, ConversationRow, Progress, SQLRows, silent
-from holdfast.store.scan import PageRows
-from holdfast.store.schema import APPLICATION
-from holdfast.store.wal import wal_troubles
+from holdfast.store.sqlite.files import DAMAGE
+from holdfast.store.sqlite.rows import MIN_EVENT_BYTES, ConversationRow, Progress, SQLRows, silent
+from holdfast.store.sqlite.scan import PageRows
+from holdfast.store.sqlite.schema import APPLICATION
+from holdfast.store.sqlite.wal import wal_troubles
 
 MISSING = "not in the file"
 CHECKSUM = "the checksum does not match"

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.store.wal import SIZES, Wal
+from holdfast.store.sqlite.wal import SIZES, Wal
 
 _MAGIC = b"SQLite format 3\0"  # 1.3
 # A page's first byte (1.6).

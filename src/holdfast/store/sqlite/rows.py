@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.store.base import Summary, blob_id
-from holdfast.store.files import DAMAGE, connect_unchanged
+from holdfast.store.sqlite.files import DAMAGE, connect_unchanged
 
 MIN_EVENT_BYTES = 50  # bytes; every event is larger, by its type, seq, id and time alone
 MAX_NUMBER = 1 << 31  # a key is number << 32 | seq, and a rowid has 63 bits

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from holdfast.errors import StoreError
 from holdfast.processes import OwnerProcess
-from holdfast.store import schema
+from holdfast.store.sqlite import schema
 from holdfast.temporary import TemporaryFolder
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from holdfast.error_forms import ErrorForm
 from holdfast.errors import ConfigurationError, HoldfastError, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
 from holdfast.processes import OwnerProcess
-from holdfast.store import base, lineage, schema
+from holdfast.store import base
 from holdfast.store.base import (
     Batch,
     DueTimer,
@@ -35,14 +35,15 @@ from holdfast.store.base import (
     WorkBell,
 )
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage, SQLLedger
-from holdfast.store.commit import Committer, Job
-from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
 from holdfast.store.firing import DueRow, firing_batches, within_limits
 from holdfast.store.following import follow_events
-from holdfast.store.marks import Mark, losses, marks, owners_folder
-from holdfast.store.owner import Owner
-from holdfast.store.rows import read_tags
-from holdfast.store.watch import Watcher
+from holdfast.store.sqlite import lineage, schema
+from holdfast.store.sqlite.commit import Committer, Job
+from holdfast.store.sqlite.files import ReadConnection, ReadOnlyConnection, trouble
+from holdfast.store.sqlite.marks import Mark, losses, marks, owners_folder
+from holdfast.store.sqlite.owner import Owner
+from holdfast.store.sqlite.rows import read_tags
+from holdfast.store.sqlite.watch import Watcher
 
 T = TypeVar("T")
 

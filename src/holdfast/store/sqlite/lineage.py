@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import NamedTuple
 
-from holdfast.store import schema
+from holdfast.store.sqlite import schema
 
 # The amount that one transaction frees, about 10 ms. No other process can write meanwhile.
 SLICE_ROWS = 200  # events, or pages

@@ -13,8 +13,15 @@ from msgspec.structs import replace
 
 from holdfast.events import decode
 from holdfast.store.base import Summary, blob_id
-from holdfast.store.pages import INTERIOR, KINDS, LEAF, Cell, PageFile
-from holdfast.store.rows import MAX_NUMBER, ConversationRow, Progress, make_row, read_base, silent
+from holdfast.store.sqlite.pages import INTERIOR, KINDS, LEAF, Cell, PageFile
+from holdfast.store.sqlite.rows import (
+    MAX_NUMBER,
+    ConversationRow,
+    Progress,
+    make_row,
+    read_base,
+    silent,
+)
 
 # The columns of format 1; the first one precedes the record. Newer files have more.
 _CONVERSATION = "NTITITTTT"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.processes import OwnerProcess
-from holdfast.store.marks import MARK_OFFSET, pack
+from holdfast.store.sqlite.marks import MARK_OFFSET, pack
 
 _NAME = re.compile(r"\d+-[0-9a-f]+")
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)

@@ -15,8 +15,8 @@ from typing import Generic, TypeVar, cast
 
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.processes import OwnerProcess
-from holdfast.store.files import connect, trouble
-from holdfast.store.schema import LARGE_WAL_PAGES, format_of_locked
+from holdfast.store.sqlite.files import connect, trouble
+from holdfast.store.sqlite.schema import LARGE_WAL_PAGES, format_of_locked
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from holdfast.errors import StoreError
 from holdfast.processes import OwnerProcess
-from holdfast.store.files import ReadConnection
 from holdfast.store.following import AppendWaiter
+from holdfast.store.sqlite.files import ReadConnection
 
 _log = logging.getLogger(__name__)
 
