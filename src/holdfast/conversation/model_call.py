@@ -312,64 +312,91 @@ class ModelCall(ObjectStruct):
         """Append the answer, the reply to an empty one, the decisions, and the starts of the
         calls whose turn it is; then run those calls."""
         context, token = self._context, answer.token
-        fields, raw_calls = answer.fields(context.agent), answer.completion.calls
-        verdicts: list[CallVerdict] = []
-        early_results: dict[int, ToolResult] = {}
-        if raw_calls:
-            raw_calls = context.agent.tools.with_canonical_names(raw_calls)
-            verdicts = decide(context, raw_calls, token)
-            early_results = self._calls.refuse_client_calls(
-                raw_calls, verdicts, context.journal.fold.call_kinds.clients
-            )
-            choice = context.agent.models
-            if choice is not None or context.agent.handoffs is not None:
-                early_results |= refused_handoffs(raw_calls, partial(refusal, context), choice)
+        fields = answer.fields(context.agent)
+        calls, verdicts, early_results = self._judge(answer.completion.calls, token)
         runnable: tuple[ToolCall, ...] = ()
-        started: tuple[ToolCall, ...] = ()
         with context.journal as journal:
             for note in answer.notes:
                 note.write(journal)
             seq = journal.next_seq
-            calls = tuple(
-                [replace(call, id=f"{seq}.{index}") for index, call in enumerate(raw_calls)]
-            )
+            calls = tuple([replace(call, id=f"{seq}.{index}") for index, call in enumerate(calls)])
             try:
                 journal.add(ev.AssistantReplied, calls=calls, **fields)
             except UnreadableEvent as error:  # a custom model may return anything
                 raise BadResponse(
                     f"The model's answer cannot be stored: {error.problem}"
                 ) from error
-            asks: dict[str, str] = {}  # the calls that wait for a decision, and the reason
-            settled_ids: set[str] = set()
-            for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
-                if index not in early_results:  # no decision is needed for a call that is not run
-                    self._calls.write_decision(call, verdict)
-                if verdict.decision == "deny":
-                    settled_ids.add(call.id)
-                elif verdict.decision == "ask":
-                    asks[call.id] = verdict.reason
-            for index, result in early_results.items():
-                self._calls.write_start(calls[index], 1)
-                self._calls.write_result(calls[index], result)
-                settled_ids.add(calls[index].id)
+            open_calls, ask_reasons = self._write_decisions(calls, verdicts, early_results)
             if not calls:
                 if (nudge := nudge_for(answer.completion)) is not None:
                     journal.tell_model(nudge)
             elif token and not context.closing:  # an interrupt that came before this answer
-                for call in calls:
-                    if call.id not in settled_ids:
-                        self._calls.write_refusal(call)
+                for call in open_calls:
+                    self._calls.write_refusal(call)
             elif context.may_ask:
-                open = journal.fold.opened([call for call in calls if call.id not in settled_ids])
-                for call_id, reason in asks.items():
-                    if call_id in open:
-                        open[call_id].ask_reason = reason
-                runnable = tuple([item.call for item in turn(open.values()) if item.ready])
-                started = runnable[: context.agent.parallel_calls]
-                for call in started:
-                    self._calls.write_start(call, 1)
-        if started:
+                runnable = self._write_starts(open_calls, ask_reasons)
+        if runnable:
+            started = runnable[: context.agent.parallel_calls]
             self._calls.run(runnable, {call.id for call in started}, token)
+
+    def _judge(
+        self, calls: tuple[ToolCall, ...], token: Cancellation
+    ) -> tuple[tuple[ToolCall, ...], list[CallVerdict], dict[int, ToolResult]]:
+        """Return the calls with canonical names, a verdict on each (none if nothing judges calls),
+        and the results of calls that are answered without being run, by index."""
+        context = self._context
+        if not calls:
+            return calls, [], {}
+        calls = context.agent.tools.with_canonical_names(calls)
+        verdicts = decide(context, calls, token)
+        early_results = self._calls.refuse_client_calls(
+            calls, verdicts, context.journal.fold.call_kinds.clients
+        )
+        choice = context.agent.models
+        if choice is not None or context.agent.handoffs is not None:
+            early_results |= refused_handoffs(calls, partial(refusal, context), choice)
+        return calls, verdicts, early_results
+
+    def _write_decisions(
+        self,
+        calls: tuple[ToolCall, ...],
+        verdicts: list[CallVerdict],
+        early_results: dict[int, ToolResult],
+    ) -> tuple[list[ToolCall], dict[str, str]]:
+        """Append the decisions and the early results. Returns the calls that stay open, and the
+        reason for each one that waits for the user's decision, by its id."""
+        open_calls: list[ToolCall] = []
+        ask_reasons: dict[str, str] = {}
+        for index, call in enumerate(calls):
+            if index in early_results:  # no decision is needed for a call that is not run
+                continue
+            if verdicts:
+                verdict = verdicts[index]
+                self._calls.write_decision(call, verdict)
+                if verdict.decision == "deny":
+                    continue
+                if verdict.decision == "ask":
+                    ask_reasons[call.id] = verdict.reason
+            open_calls.append(call)
+        for index, result in early_results.items():
+            self._calls.write_start(calls[index], 1)
+            self._calls.write_result(calls[index], result)
+        return open_calls, ask_reasons
+
+    def _write_starts(
+        self, open_calls: list[ToolCall], ask_reasons: dict[str, str]
+    ) -> tuple[ToolCall, ...]:
+        """Append the starts of the calls that may run now. Returns these calls, and behind them the
+        calls that follow as soon as there is a thread for them."""
+        context = self._context
+        opened = context.journal.fold.opened(open_calls)
+        for call_id, reason in ask_reasons.items():
+            if call_id in opened:
+                opened[call_id].ask_reason = reason
+        runnable = tuple([item.call for item in turn(opened.values()) if item.ready])
+        for call in runnable[: context.agent.parallel_calls]:
+            self._calls.write_start(call, 1)
+        return runnable
 
 
 def _masked(secrets: Secrets, complete: Callable[[], Completion]) -> Completion:
