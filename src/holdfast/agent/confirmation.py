@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.agent.risk import LEVELS, Risk, isolated_call
 from holdfast.content import ToolCall
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.tools.arguments import wrong
 from holdfast.tools.patterns import name_fits
@@ -197,7 +198,7 @@ def decided(policy: ConfirmationPolicy, call: ToolCall, risk: Risk) -> Verdict:
     try:
         verdict: Any = policy.decide(isolated_call(call, policy), risk)
     except Exception as error:
-        problem = f"failed: {type(error).__name__}: {error}"
+        problem = f"failed: {describe_error(error)}"
         return Verdict("ask", clean(f"the confirmation policy {problem}"))
     if isinstance(verdict, str) and verdict in _VERDICTS:
         return Verdict(verdict)

@@ -10,6 +10,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Situation
 from holdfast.content import Content, TextContent, ToolCall, text_of
+from holdfast.error_forms import describe_error
 from holdfast.errors import HookDenied, ToolError
 from holdfast.llm.client import LLM
 from holdfast.llm.completion import NO_NATIVE, Completion
@@ -111,8 +112,8 @@ class AgentHooks:
         try:
             answer = ask(bound, context, describe, fits, subject)
         except (HookFailed, ToolError) as error:
-            kind = "" if isinstance(error, HookFailed) else f"failed: {type(error).__name__}: "
-            text = clean(self.blot(f"{what}: its hook {bound.name} {kind}{error}"))
+            why = error if isinstance(error, HookFailed) else f"failed: {describe_error(error)}"
+            text = clean(self.blot(f"{what}: its hook {bound.name} {why}"))
             raise HookDenied(text, bound.name, bound.on, True) from error
         if answer is not NOTHING and (answer.deny or answer.add):
             answer = HookAnswer(

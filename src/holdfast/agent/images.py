@@ -25,6 +25,7 @@ from holdfast.content import (
     Usage,
     is_nested,
 )
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.llm import files
 from holdfast.llm.completion import Completion
@@ -131,7 +132,7 @@ class Describer:
             if not text:
                 return _failure(one, f"{self.llm.model} answered with nothing", answer)
         except Exception as error:
-            return _failure(one, f"{type(error).__name__}: {error}"[:500])
+            return _failure(one, describe_error(error)[:500])
         with self._lock:
             self._descriptions[one.digest] = text
             while len(self._descriptions) > _MAX_REMEMBERED:

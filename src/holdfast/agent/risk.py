@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, overload
 import msgspec
 
 from holdfast.content import ToolCall, Usage
+from holdfast.error_forms import describe_error
 from holdfast.runtime.confinement import Confinement
 from holdfast.tools import Cancellation, ToolAnnotations
 from holdfast.tools.results import clean
@@ -122,7 +123,7 @@ def assess_call(
         risk: Any = analyzer.assess(isolated_call(call, analyzer), about)
     except Exception as error:
         _log.warning("the security analyzer %s failed: %s", name, type(error).__name__)
-        problem = f"failed: {type(error).__name__}: {error}"
+        problem = f"failed: {describe_error(error)}"
         return Risk("unknown", bounded_reason(f"the analyzer {problem}"), name)
     if risk is None:
         return None if may_pass else Risk("unknown", "no analyzer covers such calls", name)

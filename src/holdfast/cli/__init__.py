@@ -3,6 +3,8 @@ writes to the standard streams."""
 
 from __future__ import annotations
 
+from holdfast.error_forms import describe_error
+
 try:
     import os
     import sys
@@ -90,7 +92,7 @@ def _report(error: Exception, env: Mapping[str, str]) -> Exit:
         console.error(str(error))
         return Exit.USAGE if isinstance(error, UsageError | ConfigurationError) else Exit.FAILED
     hint = "" if debug else " HOLDFAST_DEBUG=1 shows the traceback."
-    console.error(f"internal error: {type(error).__name__}: {error}.{hint}")
+    console.error(f"internal error: {describe_error(error)}.{hint}")
     return Exit.INTERNAL
 
 

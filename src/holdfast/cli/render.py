@@ -29,6 +29,7 @@ from holdfast.cli.text import (
     styled,
 )
 from holdfast.content import ToolCall, ToolResult, Usage, text_of
+from holdfast.error_forms import typed_text
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, plan_of, progress, read_steps
 
@@ -265,7 +266,7 @@ class Renderer:
                 style, status = _STATUSES[event.status]
                 yield self._cut(style, status + (f" ({event.reason})" if event.reason else ""))
             case ev.ErrorRecorded():
-                yield TextLine("error", one_line(f"{event.error}: {event.message}"))
+                yield TextLine("error", one_line(typed_text(event.error, event.message)))
             case ev.NoteRecorded():
                 yield self._cut("dim", f"(note, {event.about}: {event.text})")
             case ev.ConversationLabelled():

@@ -20,6 +20,7 @@ from holdfast.cli.places import is_sqlite, open_store
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import counted, one_line, plain
 from holdfast.conversation.replay import replay as run_again
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store.transfer import Exported, read_exported
 from holdfast.testing.suite import JournalOutcome, JournalSuite, SuiteReport, keep_connected
@@ -177,4 +178,4 @@ def import_object(spec: str) -> Any:
 
 
 def _failed(spec: str, error: BaseException) -> UsageError:
-    return UsageError(f"--agent {spec}: {type(error).__name__}: {one_line(str(error))}")
+    return UsageError(f"--agent {spec}: {one_line(describe_error(error))}")

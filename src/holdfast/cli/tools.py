@@ -38,6 +38,7 @@ from holdfast.cli.text import (
     table,
 )
 from holdfast.content import ToolCall, ToolResult
+from holdfast.error_forms import describe_error
 from holdfast.errors import ToolNotFound
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.tools import Tool, ToolContext, ToolManager
@@ -247,7 +248,7 @@ class _Command(NamedTuple):
             try:
                 results.append(self.toolset.manager.run(call, context))
             except BaseException as error:  # such as a tool that calls sys.exit
-                text = f"{call.name!r} failed: {type(error).__name__}: {error}"
+                text = f"{call.name!r} failed: {describe_error(error)}"
                 results.append(ToolResult.failure(text))
             done.set()
 

@@ -28,6 +28,7 @@ from holdfast.conversation.questions import UserQuestions
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.timers import wake
 from holdfast.conversation.verdicts import CallVerdict
+from holdfast.error_forms import describe_error
 from holdfast.errors import (
     ConversationClosed,
     StoreError,
@@ -394,8 +395,7 @@ class Calls(ObjectStruct):
         except Exception as error:
             # The effect has happened. A failure to convert its result must not leave the call open.
             result = ToolResult.failure(
-                f"{call.name!r} was run, but its result is held back: {type(error).__name__}:"
-                f" {error}"
+                f"{call.name!r} was run, but its result is held back: {describe_error(error)}"
             )
         return result if item.arguments is None else _with_edit_note(result, call)
 
@@ -486,9 +486,9 @@ class Calls(ObjectStruct):
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            kind = type(error).__name__
-            self._journal.log(f"reconcile of {call.name} failed: {kind}")
-            return _unknown(f" The reconcile function of {call.name!r} failed: {kind}: {error}")
+            self._journal.log(f"reconcile of {call.name} failed: {type(error).__name__}")
+            why = describe_error(error)
+            return _unknown(f" The reconcile function of {call.name!r} failed: {why}")
 
     def refuse_queued(self) -> None:
         """Write the refusal of all calls that were not started. Only within a transaction."""
@@ -556,5 +556,5 @@ class Calls(ObjectStruct):
                 if secrets is None:
                     _log.exception("cleaning up after conversation %s", self._journal.id)
                 else:  # a traceback may have a value
-                    text = secrets.mask(f"{type(error).__name__}: {error}")
+                    text = secrets.mask(describe_error(error))
                     _log.error("cleaning up after conversation %s: %s", self._journal.id, text)

@@ -17,6 +17,7 @@ from holdfast.conversation.hook_points import HookPoints
 from holdfast.conversation.lent_model import LentModel, ModelSpending
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
+from holdfast.error_forms import describe_error
 from holdfast.errors import ContextTooLong, ConversationClosed, StoreError, UnreadableEvent
 from holdfast.llm.wires.answers import holds_compaction
 from holdfast.object_struct import ObjectStruct
@@ -95,7 +96,7 @@ class Condensations(ObjectStruct):
         except Exception as error:  # of the condenser, or of its result
             if not token:
                 self._context.journal.log("the condenser failed", logging.ERROR, traceback=True)
-            return f"{type(error).__name__}: {clean(str(error))}"
+            return clean(describe_error(error))
 
     def _shorten(
         self,

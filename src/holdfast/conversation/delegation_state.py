@@ -14,6 +14,7 @@ from holdfast.content import ToolCall
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.state import ConversationState
 from holdfast.conversation.status import ConversationStatus
+from holdfast.error_forms import typed_text
 
 if TYPE_CHECKING:
     from holdfast.conversation.conversation import Conversation
@@ -196,7 +197,7 @@ class ChildOutcome(msgspec.Struct, frozen=True):
             case _S.FINISHED:
                 return answer if output is None else msgspec.json.encode(output).decode()
             case _S.ERROR:
-                why = "an error" if error is None else f"{error.error}: {error.message}"
+                why = "an error" if error is None else typed_text(error.error, error.message)
                 limit = error is not None and error.error == "LimitExceeded"
                 what = "came to a limit and did not finish" if limit else "failed"
                 return f"{self.agent} {what} after {self._steps}: {why}{last_words}"

@@ -16,6 +16,7 @@ from holdfast.content import Usage
 from holdfast.conversation.budget import fair
 from holdfast.conversation.facts import GOAL
 from holdfast.conversation.run_context import RunContext
+from holdfast.error_forms import describe_error
 from holdfast.errors import GoalMissed, HoldfastError, HookDenied
 from holdfast.tools import ToolContext
 from holdfast.tools.results import clean
@@ -53,8 +54,8 @@ def goal_objection(
         try:
             verdict = goal.verdict(review, tools)
         except (Exception, SystemExit) as error:  # a judge may raise anything
-            kind = type(error).__name__
-            text = clean(f"The run is not finished: its goal was not judged: {kind}: {error}")
+            why = describe_error(error)
+            text = clean(f"The run is not finished: its goal was not judged: {why}")
             return StopObjection(GOAL, "", HookDenied(text, GOAL, "stop", True))
         _write(context, verdict, rounds)
         outcome = verdict.done, verdict.missing

@@ -18,6 +18,7 @@ from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.lent_model import LentModel
 from holdfast.conversation.status import ConversationStatus
+from holdfast.error_forms import describe_error
 from holdfast.errors import (
     ConversationClosed,
     GoalMissed,
@@ -134,17 +135,17 @@ class RunContext(ObjectStruct):
 
     def write_error(self, error: BaseException) -> None:
         """Stop the run on `error`, unless something else stopped it first. Within a transaction."""
-        journal, kind = self.journal, type(error).__name__
+        journal, kind, described = self.journal, type(error).__name__, describe_error(error)
         if journal.fold.status is not ConversationStatus.RUNNING:
             return
-        fields: dict[str, Any] = {"error": kind, "message": clean(str(error))}
+        fields: dict[str, Any] = {"error": kind, "message": clean(str(error) or described)}
         try:
             journal.add(ev.ErrorRecorded, **fields, details=_details(error))
         except UnreadableEvent:  # a custom error's details may hold anything
             journal.add(ev.ErrorRecorded, **fields)
         journal.add(ev.StatusChanged, status=ConversationStatus.ERROR.value, reason=kind)
-        text = str(error) if journal.secrets is None else journal.secrets.mask(str(error))
-        _log.warning("conversation %s stopped: %s: %s", journal.id, kind, text)
+        text = described if journal.secrets is None else journal.secrets.mask(described)
+        _log.warning("conversation %s stopped: %s", journal.id, text)
 
 
 # The fields of an error that its event keeps.

@@ -11,6 +11,7 @@ from holdfast import events as ev
 from holdfast.agent.titles import make_title
 from holdfast.conversation.facts import TITLE
 from holdfast.conversation.lent_model import LentModel
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import Cancellation
 from holdfast.tools.arguments import is_model
@@ -49,7 +50,7 @@ class Titling:
         except BaseException as error:  # also a SystemExit of a custom model: the thread ends here
             if self._cancelled:
                 return  # the next process tries again
-            text = clean(f"No title was written: {type(error).__name__}: {error}")
+            text = clean(f"No title was written: {describe_error(error)}")
             with suppress(HoldfastError), journal:
                 journal.add(ev.NoteRecorded, about=TITLE, text=text)
             return

@@ -29,6 +29,7 @@ from holdfast.content import known_cost
 from holdfast.conversation.budget import of_tree
 from holdfast.conversation.conversation import Conversation
 from holdfast.conversation.state import ConversationState, ConversationStatus
+from holdfast.error_forms import describe_error, typed_text
 from holdfast.errors import (
     ConfigurationError,
     GoalMissed,
@@ -98,7 +99,7 @@ class Candidate(msgspec.Struct, frozen=True):
             except ConfigurationError:
                 raise
             except (Exception, SystemExit) as error:  # the function may raise anything
-                what = f"{type(error).__name__}: {error}"
+                what = describe_error(error)
                 raise ConfigurationError(f"Candidate {self.name!r}: agent: {what}") from error
         if not isinstance(agent, Agent):
             raise wrong(f"Candidate {self.name!r}: agent", "an Agent, or a function of one", agent)
@@ -472,7 +473,7 @@ def _outcome(
     if state.status is _S.ERROR and _failed(state):
         if error is None or of_tree(error):
             return "not_run", "" if error is None else error.message
-        return "error", f"{error.error}: {error.message}"
+        return "error", typed_text(error.error, error.message)
     if not _is_complete(state, run.case):
         return "not_run", ""
     for name in run.scorers:

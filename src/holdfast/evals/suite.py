@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.evals.cases import Case
 from holdfast.evals.scorers import Scorer, scorers_of
@@ -153,5 +154,5 @@ def _module(path: Path) -> Any:
     except ConfigurationError:
         raise
     except (Exception, SystemExit) as error:  # the module may raise anything
-        raise ConfigurationError(f"{path}: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"{path}: {describe_error(error)}") from error
     return module

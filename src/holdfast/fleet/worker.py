@@ -17,6 +17,7 @@ from holdfast import errors
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.conversation.conversation import random_id
 from holdfast.conversation.firing import fire_resting
+from holdfast.error_forms import describe_error
 from holdfast.fleet.backend import DEFAULT_QUEUE, FleetBackend, Place, Room, Wake, place_by_id
 from holdfast.fleet.poison import (
     MAX_DEATHS,
@@ -397,7 +398,7 @@ class Worker:
         fault = self._faults.get(id)
         times = 1 if fault is None else fault.times + 1
         delay = min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(times - 1, 10))
-        message = f"{type(error).__name__}: {error}"
+        message = describe_error(error)
         self._faults[id] = _Fault(times, self._clock() + delay, message)
         self._fault_count += 1
         if fault is None or fault.message != message:

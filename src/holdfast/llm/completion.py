@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.answer import AnswerDetails, HasDetails
 from holdfast.content import Data, ToolCall, Usage
+from holdfast.error_forms import describe_error
 from holdfast.errors import LLMError
 from holdfast.events import AssistantReplied
 from holdfast.tools.arguments import refuse_async
@@ -113,7 +114,7 @@ class DeltaListener:
 
     def retry(self, most: int, error: LLMError, number: int, seconds: float) -> None:
         """Tell the listener that a request failed and is repeated in `seconds`."""
-        reason = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+        reason = describe_error(error)[:_REASON_CHARACTERS]
         wait = round(seconds, 1)
         self(Delta("retry", index=number, reason=reason, seconds=wait, most=most))
 

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.content import Usage
+from holdfast.error_forms import describe_error
 from holdfast.events import AgentConfigured, ToolDefinition
 from holdfast.llm.background import begun_answers, member_record
 from holdfast.llm.base import CompletionCall, FrozenModel
@@ -227,8 +228,8 @@ class FallbackLLM(_Composite):
                 except errors.LLMError as error:
                     if name == names[-1] or call.cancelled or not self._does_move_on(error):
                         for before, earlier in failures:
-                            kind = type(earlier).__name__
-                            error.add_note(f"Before that {before} failed: {kind}: {earlier}")
+                            why = describe_error(earlier)
+                            error.add_note(f"Before that {before} failed: {why}")
                         raise
                     _log.warning("%s failed: %s", name, error)
                     failures.append((name, error))

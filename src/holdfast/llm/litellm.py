@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from holdfast import errors
+from holdfast.error_forms import describe_error, typed_text
 from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.info import model_info
@@ -159,7 +160,7 @@ class LiteLLM(ProviderModel):
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> errors.LLMError:
-        text = redact(str(error), self._secrets)
+        text = redact(str(error) or describe_error(error), self._secrets)
         status = getattr(error, "status_code", None)
         kind = type(error).__name__
         if kind == "Timeout" or isinstance(error, TimeoutError):
@@ -172,7 +173,7 @@ class LiteLLM(ProviderModel):
             headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
             lower = {str(name).lower(): str(value) for name, value in headers.items()}
             return openai_chat.error(status, lower, body, "litellm", self.model)
-        return errors.BadResponse(f"litellm failed: {kind}: {text}")
+        return errors.BadResponse(f"litellm failed: {typed_text(kind, text)}")
 
     @property
     def sees(self) -> bool | None:

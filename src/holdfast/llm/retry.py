@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.error_forms import describe_error
 from holdfast.errors import Cancelled, LLMError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def retrying(
         if (listener := retry_listener.get()) is not None:
             listener(failure, number, seconds)
         number += 1
-        reason = f"{type(failure).__name__}: {failure}"
+        reason = describe_error(failure)
         reason += "" if reason.endswith((".", "!", "?")) else "."
         _log.info("%s Trying again in %.1f s (%d of %d).", reason, seconds, number, max_retries)
         if on_wait is not None:

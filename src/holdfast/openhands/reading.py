@@ -23,6 +23,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.content import Content, TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.openhands import shims
@@ -203,7 +204,7 @@ class _Reader:
                 self._open, self._status = open, status
                 self._members = {seq: ids for seq, ids in self._members.items() if seq <= size}
                 note = f"event {self._id} is not in OpenHands' format and was kept verbatim:"
-                self._notes.append(f"{note} {type(error).__name__}: {error}"[:500])
+                self._notes.append(f"{note} {describe_error(error)}"[:500])
                 for action_place in self._answers.get(place, [place]):
                     self._id = self._ids[action_place]
                     self._keep(str(event.get("kind"))[:100], events[action_place][1])

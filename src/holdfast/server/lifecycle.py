@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from holdfast import commands as cmd
 from holdfast import errors
 from holdfast.conversation import Conversation, ConversationState
+from holdfast.error_forms import describe_error
 from holdfast.object_struct import ObjectStruct
 from holdfast.server import forms, records, shapes
 from holdfast.server.agents import Agents, encode
@@ -251,7 +252,7 @@ class Lifecycle(ObjectStruct):
             with suppress(errors.HoldfastError):
                 self._store.delete(record.store_id)
             raise errors.ConfigurationError(
-                f"A conversation cannot continue from this state: {type(error).__name__}: {error}."
+                f"A conversation cannot continue from this state: {describe_error(error)}."
             ) from error
         return self._family.status(tenant, id)
 

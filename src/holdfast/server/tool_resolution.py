@@ -14,6 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.agent.serial_form import RUNTIME, ToolForm
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.server.policy import Policy, check_agent, check_parts
 from holdfast.server.shapes import Executor, ToolStanding
@@ -297,8 +298,8 @@ def _tools_of(module: str) -> dict[str, Tool]:
 
 
 def _import_error(error: BaseException) -> str:
-    kind = "" if isinstance(error, ConfigurationError) else f"{type(error).__name__}: "
-    line = " ".join(f"{kind}{error}".split()).rstrip(".")
+    why = str(error) if isinstance(error, ConfigurationError) else describe_error(error)
+    line = " ".join(why.split()).rstrip(".")
     return f"cannot be used: {line if len(line) <= 300 else line[:300] + '...'}"
 
 

@@ -24,6 +24,7 @@ from typing import IO, Any, NoReturn, cast
 
 import msgspec
 
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.testing.watched_store import Task, Watched
 
@@ -232,7 +233,7 @@ def serve() -> None:
         work: Watched = pickle.loads(pickled)
         work.prepare()
     except Exception as error:
-        _send(answers, f"{type(error).__name__}: {error}")
+        _send(answers, describe_error(error))
         return
     _send(answers, "")
     while True:

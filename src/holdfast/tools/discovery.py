@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, HoldfastError, ToolError
 from holdfast.tools.pins import definition
 from holdfast.tools.running import start_thread
@@ -220,8 +221,8 @@ class Discovery:
         except HoldfastError as failure:
             error = f"The tools of {state.source.id!r} could not be added: {failure}"
         except (Exception, SystemExit) as failure:  # a source may be a user's own class
-            kind = type(failure).__name__
-            error = f"{state.source.id!r} could not be asked for its tools: {kind}: {failure}"
+            why = describe_error(failure)
+            error = f"{state.source.id!r} could not be asked for its tools: {why}"
         finally:
             again = False
             with self._lock:
@@ -299,7 +300,7 @@ class Discovery:
             try:
                 health = source.health(timeout)
             except Exception as error:
-                health = SourceHealth(source.id, False, 0.0, f"{type(error).__name__}: {error}")
+                health = SourceHealth(source.id, False, 0.0, describe_error(error))
             answers[source.id].set_result(health)
 
         for id, state in self._states.items():

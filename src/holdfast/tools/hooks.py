@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools import hook_answers
 from holdfast.tools.arguments import (
@@ -148,7 +149,7 @@ def ask(
             raise
         raise HookFailed(f"failed: {type(error).__name__}") from error
     except (Exception, SystemExit) as error:
-        raise HookFailed(f"failed: {type(error).__name__}: {error}") from error
+        raise HookFailed(f"failed: {describe_error(error)}") from error
     if answer is None:
         return hook_answers.NOTHING
     place = bound.place
@@ -466,7 +467,7 @@ def _function(target: Callable[..., Any] | str) -> Callable[..., Any]:
             raise TypeError(f"{target} is async")
         return function
     except Exception as error:
-        reason = f"it cannot be imported ({type(error).__name__}: {error})"
+        reason = f"it cannot be imported ({describe_error(error)})"
         _log.error("The hook %s cannot run and denies everything: %s", target, reason)
 
         def deny(*_: Any) -> Any:

@@ -27,6 +27,7 @@ from holdfast.content import (
     ToolResult,
     content_at,
 )
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
@@ -263,8 +264,7 @@ def _schema_of(tool: Any) -> dict[str, Any]:
             json_schema = source
     except Exception as error:
         raise ConfigurationError(
-            f"LangChain tool {tool.name!r}: its schema cannot be made: {type(error).__name__}:"
-            f" {error}"
+            f"LangChain tool {tool.name!r}: its schema cannot be made: {describe_error(error)}"
         ) from error
     if not isinstance(json_schema, dict):
         raise ConfigurationError(

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.nesting import decode_json
 from holdfast.tools.arguments import wrong
@@ -129,7 +130,7 @@ class Pins:
                 beside.replace(self.path)
         except OSError as error:
             raise StoreError(
-                f"Pins: {str(self.path)!r} cannot be written: {type(error).__name__}: {error}."
+                f"Pins: {str(self.path)!r} cannot be written: {describe_error(error)}."
             ) from error
         self._approved = all_pins
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, cast
 
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.tools.tool import Tool, module_of
 
@@ -60,7 +61,7 @@ class ToolRegistry:
             module = importlib.import_module(qualname)
         except (Exception, SystemExit) as error:
             raise ConfigurationError(
-                f"Module {qualname!r} cannot be imported: {type(error).__name__}: {error}"
+                f"Module {qualname!r} cannot be imported: {describe_error(error)}"
             ) from error
         declared = declared_in(module)
         if not declared:
@@ -100,7 +101,7 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
         tool: Any = factory()
     except Exception as error:
         raise ConfigurationError(
-            f"The factory of tool {name!r} in {module!r} failed: {type(error).__name__}: {error}"
+            f"The factory of tool {name!r} in {module!r} failed: {describe_error(error)}"
         ) from error
     if not isinstance(tool, Tool):
         raise ConfigurationError(

@@ -10,6 +10,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.content import ErrorInfo, TextContent, ToolResult
+from holdfast.error_forms import describe_error
 from holdfast.errors import ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.names import word_set
@@ -69,7 +70,7 @@ def checked_arguments(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
         raise validation_error(tool.name, tool.input_schema, [TOO_DEEP]) from None
     except Exception as error:  # of the tool's schema or types, which a retry cannot repair
         raise ToolError(
-            f"{tool.name!r} was not run: {_describe_error(error)}", retryable=False, max_retries=0
+            f"{tool.name!r} was not run: {describe_error(error)}", retryable=False, max_retries=0
         ) from error
 
 
@@ -139,14 +140,17 @@ def _attempt(
 
 def error_result(error: ToolError) -> ToolResult:
     """Return an error as a result for the model."""
-    text = clean(str(error))
+    text = clean(str(error) or describe_error(error))
     info = ErrorInfo(error.error_type, text, error.retryable, error.max_retries, error.backoff)
     return ToolResult((TextContent(text),), None, {}, True, info)
 
 
 def _classify(name: str, error: Exception, secrets: Secrets | None = None) -> ToolError:
     """Return an exception as a `ToolError`, classified by type and status, never by words."""
-    message = f"{name!r} failed: {_describe_error(error, secrets)}"
+    text = describe_error(error)
+    if secrets is not None:
+        text = secrets.mask(text)
+    message = f"{name!r} failed: {cut(text, _MAX_MESSAGE_CHARS)}"
     if isinstance(error, TimeoutError):
         classified = ToolTimeout(message)
     else:
@@ -160,14 +164,6 @@ def _classify(name: str, error: Exception, secrets: Secrets | None = None) -> To
         classified = ToolError(message, ERROR_TYPE_OF_STATUS.get(status) or _by_type(error))
     classified.retry_after = _retry_after(error)
     return classified
-
-
-def _describe_error(error: Exception, secrets: Secrets | None = None) -> str:
-    try:
-        text = str(error) if secrets is None else secrets.mask(str(error))
-    except Exception:  # a broken __str__ must not hide the failure
-        text = "(its message cannot be shown)"
-    return f"{type(error).__name__}: {cut(text, _MAX_MESSAGE_CHARS)}"
 
 
 # Error types by HTTP status. requests, httpx, urllib and others store the status in the error or in

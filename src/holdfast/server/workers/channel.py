@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.content import Data
-from holdfast.error_forms import ErrorForm, error_of_form, form_of_error
+from holdfast.error_forms import ErrorForm, describe_error, error_of_form, form_of_error
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.object_struct import ObjectStruct
 from holdfast.server.runtimes import WorkspaceRuntimes
@@ -108,7 +108,7 @@ def form_of(error: BaseException) -> ErrorForm:
     """Return any error as data. One that is not of Holdfast becomes a `StoreError`."""
     if isinstance(error, HoldfastError):
         return form_of_error(error)
-    return ErrorForm("StoreError", f"{type(error).__name__}: {error}")
+    return ErrorForm("StoreError", describe_error(error))
 
 
 _encoder = msgspec.msgpack.Encoder()

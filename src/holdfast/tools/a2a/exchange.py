@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.error_forms import describe_error
 from holdfast.errors import ToolError
 from holdfast.tools.a2a.parts import AgentAnswer, text_of
 from holdfast.tools.json_values import as_object
@@ -302,12 +303,12 @@ def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
         if isinstance(one, TimeoutError | httpx.TimeoutException):
             return f"it did not answer within {limit:g} s.", "timeout"
         if isinstance(one, httpx.RequestError | OSError):
-            text = f"{type(one).__name__}: {one}".removesuffix(": ")
-            return _sentence(text), "network"
+            return _sentence(describe_error(one)), "network"
     last = chain[-1]
     if isinstance(error, A2AError):
-        return _sentence(str(error)), _KIND_OF_ERROR.get(type(error).__name__) or "internal"
-    return _sentence(f"{type(last).__name__}: {last}"), "internal"
+        kind = _KIND_OF_ERROR.get(type(error).__name__) or "internal"
+        return _sentence(str(error) or describe_error(error)), kind
+    return _sentence(describe_error(last)), "internal"
 
 
 def _error_message(response: Any) -> str:

@@ -28,6 +28,7 @@ from typing import Any, cast
 
 import msgspec
 
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.tools.a2a import A2AClient
 from holdfast.tools.arguments import wrong
@@ -292,7 +293,7 @@ def load_object(target: str, place: SourceLocation) -> Any:
         value: Any = import_module(module)
     except (Exception, SystemExit) as error:  # importing a module may raise anything
         raise place.error(
-            f"module {module!r} cannot be imported: {type(error).__name__}: {error}"
+            f"module {module!r} cannot be imported: {describe_error(error)}"
         ) from error
     for part in qualname.split("."):
         if not hasattr(value, part):
@@ -374,10 +375,8 @@ def call_with(
     try:
         return function(**(parameters or {}))
     except Exception as error:
-        kind = "" if isinstance(error, ConfigurationError) else f"{type(error).__name__}: "
-        raise place.error(
-            f"{name!r} cannot be made with these parameters: {kind}{error}"
-        ) from error
+        why = error if isinstance(error, ConfigurationError) else describe_error(error)
+        raise place.error(f"{name!r} cannot be made with these parameters: {why}") from error
 
 
 def _tool_options(entry: Mapping[str, Any]) -> dict[str, Any]:

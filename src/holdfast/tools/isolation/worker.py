@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.content import ToolResult
+from holdfast.error_forms import describe_error
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.isolation import messages
@@ -108,7 +109,7 @@ def work(channel: int) -> None:
         try:
             cleanup()
         except Exception as error:
-            print(f"cleaning up: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+            print(f"cleaning up: {describe_error(error)}", file=sys.stderr)  # noqa: T201
     for stream in (sys.stdout, sys.stderr):
         # A callback may have closed the stream or replaced it by None.
         with suppress(OSError, ValueError, AttributeError):
@@ -165,7 +166,7 @@ def _callback(request: IsolatedCall) -> Callable[..., Any]:
         source = request.script or request.module
         raise ToolError(
             f"{request.tool!r} was not run: its process cannot import {request.qualname!r} from"
-            f" {source!r}: {type(error).__name__}: {error}",
+            f" {source!r}: {describe_error(error)}",
             retryable=False,
             max_retries=0,
         ) from error

@@ -17,6 +17,7 @@ import anyio
 import httpx2
 from mcp.shared.message import SessionMessage
 
+from holdfast.error_forms import describe_error
 from holdfast.tools.mcp.config import Http
 from holdfast.tools.mcp.http_bodies import ACCEPTED_ENCODINGS, BoundedBody
 from holdfast.tools.mcp.message_filter import parse_message
@@ -62,7 +63,7 @@ def _note_failure(error: Exception) -> None:
 def _stream_error(error: httpx2.TransportError) -> Exception:
     """Return the error that ends one stream, not the MCP connection."""
     _note_failure(error)
-    return httpx2.StreamError(f"{type(error).__name__}: {error}")
+    return httpx2.StreamError(describe_error(error))
 
 
 class _Contained(httpx2.AsyncHTTPTransport):
@@ -86,7 +87,7 @@ class _Contained(httpx2.AsyncHTTPTransport):
             if not contained:
                 raise
             _note_failure(error)
-            failure = {"code": -32000, "message": f"{type(error).__name__}: {error}"}
+            failure = {"code": -32000, "message": describe_error(error)}
             body = {"jsonrpc": "2.0", "id": None, "error": failure}
             return httpx2.Response(503, json=body, extensions={"holdfast": True}, request=request)
         response.request = request

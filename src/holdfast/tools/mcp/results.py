@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast import content as blocks
 from holdfast.content import Content, ErrorInfo, ToolResult
+from holdfast.error_forms import describe_error
 from holdfast.errors import ToolError
 from holdfast.tools.policy import ToolAnnotations
 from holdfast.tools.results import clip
@@ -103,7 +104,7 @@ def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, s
     leaf = next((one for one in leaves if not isinstance(one, MCPError)), leaves[0])
     kind = "internal"
     if isinstance(leaf, MCPError):
-        text = clip(redact(leaf.message))
+        text = clip(redact(leaf.message)) or describe_error(leaf)
         codes = {
             INVALID_PARAMS: "validation",
             METHOD_NOT_FOUND: "not_found",
@@ -112,7 +113,7 @@ def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, s
         }
         kind = codes.get(leaf.code, kind)
     else:
-        text = clip(redact(f"{type(leaf).__name__}: {leaf}"))
+        text = clip(redact(describe_error(leaf)))
         if isinstance(leaf, FileNotFoundError):
             kind = "not_found"
         elif isinstance(leaf, OAuthFlowError):
