@@ -1,7 +1,7 @@
 """Holdfast: run LLM agents from plain objects, every step journaled before it acts.
 
-This module exports the public names. Importing it loads none of them: each name is imported from
-its package at its first use.
+Importing this module loads none of the public names: each is imported from its package at its first
+use.
 """
 
 from __future__ import annotations

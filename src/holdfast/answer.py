@@ -18,8 +18,8 @@ COMPACTION = "compaction"
 
 
 class TextPart(Data, frozen=True):
-    """One of several texts of an answer. `phase` is `commentary` (said before the model goes on
-    working), `final` (its answer), or "" if the provider does not tell them apart."""
+    """One of several texts of an answer. `phase` is `commentary` (before the model continues to
+    work), `final` (its answer), or "" if the provider does not tell them apart."""
 
     text: str
     phase: str = ""
@@ -28,10 +28,10 @@ class TextPart(Data, frozen=True):
 class Citation(Data, frozen=True):
     """A source that a model names for a part of its answer.
 
-    `url` is the address of the source; `source` is the id or the position of a file, a document or
-    a search result that has none. `quote` is the cited text of the source. `start` and `end` are
+    `url` is the address of the source. A file, a document or a search result without an address has
+    its id or position in `source`. `quote` is the cited text of the source. `start` and `end` are
     offsets in characters of the answer's `text`: the part that the source supports, if the provider
-    says it. `details` are the provider's other fields (pages, block numbers).
+    states it. `details` are the provider's other fields (pages, block numbers).
     """
 
     url: str = ""
@@ -65,7 +65,7 @@ class TokenLogprob(Data, frozen=True):
 
 class ModelRun(Data, frozen=True):
     """One of several model runs behind an answer, such as a compaction before it. `model` is "" for
-    the model that answered. Each run has a price of its own, by its size and its model."""
+    the model that answered. The price of each run depends on its size and its model."""
 
     usage: Usage
     model: str = ""
@@ -138,7 +138,7 @@ class HasDetails:
 
     @property
     def is_blank(self) -> bool:
-        """True if the answer has no text, no refusal and no media. It may have calls."""
+        """True if the answer has no text, no refusal and no media, though perhaps calls."""
         details = self._known_details()
         return not (cast("Any", self).text.strip() or details.refusal or details.media)
 
@@ -216,5 +216,5 @@ class HasDetails:
 
     @property
     def provider_details(self) -> dict[str, Any]:
-        """Everything else that the provider said, under its own names."""
+        """All other fields of the provider, under the provider's names."""
         return self._known_details().provider_details

@@ -74,8 +74,8 @@ class Approve(_Command, frozen=True, tag="approve"):
 
 
 class Reject(_Command, frozen=True, tag="reject"):
-    """A rejection of the call `call_id`, as with `Conversation.reject`: it does not run, and the
-    model is told why."""
+    """A rejection of the call `call_id`, as with `Conversation.reject`: the call does not run, and
+    the model is shown the reason."""
 
     call_id: str
     reason: str = ""
@@ -122,7 +122,7 @@ class Return(_Command, frozen=True, tag="return"):
 
 
 class Settle(_Command, frozen=True, tag="settle"):
-    """The server's result for a call that no client will answer any more; the model is told the
+    """The server's result for a call that no client will answer any more. The model is shown the
     `reason`.
 
     The outcome of a claimed call is unknown, and its error has the type `kind`. An unclaimed
@@ -170,9 +170,9 @@ class Ask(_Command, frozen=True, tag="ask"):
 
 
 class Use(_Command, frozen=True, tag="use"):
-    """The name of the agent or model that answers from the next step on, as with
-    `Conversation.use`: an agent that the conversation's own agent can hand over to, `main` for that
-    one, or a name of `Agent(models=)` after `#`."""
+    """The agent or model that answers from the next step on, as with `Conversation.use`. `agent` is
+    a name of `handoffs`, `main` for the conversation's own agent, or `#` and a name of
+    `Agent(models=)`."""
 
     agent: str
     by: str = "user"
@@ -231,9 +231,9 @@ class CancelTimer(_Command, frozen=True, tag="cancelTimer"):
 
 
 class RingTimer(_Command, frozen=True, tag="ringTimer"):
-    """The news that a timer's occurrence `due` has come, which `Store.ring` posts.
+    """The report of `Store.ring` that a timer's occurrence `due` has come.
 
-    It fires the timer unless that was done, or the timer was cancelled.
+    The command fires the timer unless that occurrence was fired or the timer was cancelled.
     """
 
     timer: str
@@ -241,8 +241,8 @@ class RingTimer(_Command, frozen=True, tag="ringTimer"):
 
 
 class Label(_Command, frozen=True, tag="label"):
-    """A change of the conversation's title (None keeps it) and of its tags: those to `add`, and
-    those to `remove`, as with `Conversation.rename`, `tag` and `untag`."""
+    """A change of the conversation's title (None keeps it) and of its tags, as with
+    `Conversation.rename`, `tag` and `untag`."""
 
     title: str | None = None
     add: tuple[str, ...] = ()
@@ -259,8 +259,8 @@ class Label(_Command, frozen=True, tag="label"):
 
 
 class UnreadableCommand(msgspec.Struct, frozen=True):
-    """A posted command that cannot be decoded: the `command` that it names, and the reason. It
-    cannot be posted."""
+    """A posted command that cannot be decoded: the `command` that it names, and the reason.
+    `UnreadableCommand` itself cannot be posted."""
 
     command: str
     reason: str

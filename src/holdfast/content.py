@@ -91,17 +91,17 @@ _KINDS = {"image": "image", "audio": "audio", "video": "video"}
 class FileContent(Data, frozen=True, tag_field="type", tag="file"):
     """A picture, a document, sound, a video or another file for the model to look at.
 
-    Exactly one of these says where it is:
+    Exactly one of these gives the content:
 
     - `data`: its bytes (base64 in JSON).
     - `url`: an address that the provider fetches: `https:`, or a provider's own form such as
       `gs:`.
     - `file_id`: the id of a file that was uploaded to the provider.
 
-    `mime_type` says what it is, such as `application/pdf`; with a `url` it may be left out if the
-    address ends in a known suffix. `name` is the file's name for the model. `provider` limits an
-    id or an address to one provider, by the name that stands before a model's ("anthropic"); a
-    model of another one is given a note in its place.
+    `mime_type` is the type, such as `application/pdf`. A `url` that ends in a known suffix needs
+    none. `name` is the file's name for the model. `provider` limits an id or an address to one
+    provider, by the prefix of its models ("anthropic"). Models of other providers are shown a note
+    in its place.
     """
 
     data: bytes = b""
@@ -196,7 +196,7 @@ def _mime_type(name: str) -> str:
     from mimetypes import MimeTypes  # loaded late: few programs send files
 
     mime_type = _TYPES_BY_SUFFIX.get(os.path.splitext(name)[1].lower())
-    # An instance of its own: the module's functions read the machine's tables.
+    # A new instance, because the module's functions read the machine's tables.
     return mime_type or MimeTypes().guess_type(name, strict=False)[0] or ""
 
 
@@ -281,10 +281,9 @@ def _block_of(block: Any) -> Content:
 
 
 def content_at(address: str, mime_type: str = "") -> Content | None:
-    """Return the file that somebody else's answer names by an address: its bytes for a `data:`
-    address (None if they cannot be read), a `FileContent` for an address that a provider can fetch,
-    and a `ResourceLink` for any other, such as a relative one. `mime_type` is used unless the
-    address has its own."""
+    """Return the content at an address of an answer. A `data:` address gives its bytes, or None if
+    they cannot be read. An address that a provider can fetch gives a `FileContent`; any other, such
+    as a relative one, a `ResourceLink`. `mime_type` is used unless the address has its own."""
     if address[:5].lower() == "data:":
         head, _, text = address[5:].partition(",")
         data = _inline_bytes(text, head.lower().endswith(";base64"))
@@ -317,8 +316,8 @@ def typed_content(data: bytes, mime_type: str) -> Content:
 
 
 def answer_seq(call_id: str) -> int:
-    """Return the seq of the answer that a call is of, the first part of its id; 0 for an id that
-    Holdfast did not make."""
+    """Return the seq of the answer that contains a call, which begins the call's id. Return 0 for
+    an id that Holdfast did not make."""
     first = call_id.partition(".")[0]
     return int(first) if first.isdecimal() and len(first) < 16 else 0
 
@@ -343,8 +342,8 @@ class ToolCall(Data, frozen=True):
     `id` is Holdfast's (`{assistant_seq}.{index}`), `provider_id` the provider's. `name` is the
     tool's canonical name. `raw` is the provider's argument text if it differs from the encoded
     `arguments`. `invalid` says why that text is not a JSON object; then `arguments` is empty.
-    `provider_kind` is the provider's name for a call of its own kind, such as `computer_call`, by
-    which the result finds its form; "" for a call of a function.
+    `provider_kind` is the provider's name for a call of a special kind, such as `computer_call`,
+    and determines the form of the result. A call of a function has "".
     """
 
     id: str

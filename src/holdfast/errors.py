@@ -1,4 +1,4 @@
-"""The tree of errors that Holdfast raises. Each also is the builtin error that it resembles.
+"""The tree of errors that Holdfast raises. Each is also the builtin error that it resembles.
 
 HoldfastError
 ├── ConfigurationError (ValueError)          a wrong argument or setting; the message names it
@@ -60,7 +60,7 @@ class HoldfastError(Exception):
 
 
 class ConfigurationError(HoldfastError, ValueError):
-    """A wrong argument or setting. The message names it and what it takes."""
+    """A wrong argument or setting. The message names it and its permitted values."""
 
 
 class KeyRefused(ConfigurationError, PermissionError):
@@ -82,8 +82,8 @@ class HookDenied(ConfigurationError):
 
 
 class UnreadableEvent(ConfigurationError):
-    """An event that was refused because it could not be read back unchanged. Nothing was
-    written. `event` names it, `problem` says what is wrong."""
+    """An event that was refused because it could not be read back unchanged. Nothing was written.
+    `event` names the event and `problem` the fault."""
 
     def __init__(self, event: str, problem: str) -> None:
         super().__init__(f"{event} cannot be written: {problem.rstrip('.')}. Nothing was written.")
@@ -98,8 +98,8 @@ class UnreadableEvent(ConfigurationError):
 
 
 class NotFound(HoldfastError, LookupError):
-    """An unknown id. `kind` says of which objects ("call", "agent", "workspace", ...) and `id` is
-    the id that was asked for."""
+    """An unknown id. `kind` is the kind of object ("call", "agent", "workspace", ...), `id` the
+    requested id."""
 
     def __init__(self, message: str, kind: str = "", id: str = "") -> None:
         super().__init__(message)
@@ -111,8 +111,8 @@ class NotFound(HoldfastError, LookupError):
 
 
 class Conflict(HoldfastError, ValueError):
-    """The request does not fit the present state: an id or idempotency key already names
-    something else, or the object is in use or has ended."""
+    """The request does not fit the present state. An id or idempotency key already names something
+    else, or the object is in use or has ended."""
 
 
 class NotPending(Conflict):
@@ -176,8 +176,8 @@ class RunFailed(ConversationError, RuntimeError):
 
 
 class GoalMissed(ConversationError, RuntimeError):
-    """A run did not reach its agent's goal. `missing` says what is missing; the model was told so
-    `rounds` times."""
+    """A run did not reach its agent's goal. `missing` is the unmet part of the goal; the model was
+    sent back to work `rounds` times."""
 
     def __init__(self, missing: str, rounds: int = 0) -> None:
         super().__init__(f"The goal was not reached after {rounds} rounds: {missing.rstrip('.')}.")
@@ -207,8 +207,8 @@ class OutputInvalid(ConversationError, ValueError):
 
 
 class LimitExceeded(ConversationError, RuntimeError):
-    """A run reached one of its limits, or a conversation the budget of its tree: `type` (steps,
-    ...), the `value` reached, the `limit`, and its owner (`source`)."""
+    """A run reached one of its limits, or a conversation the budget of its tree. `type` is the kind
+    of limit (steps, ...), `value` the value reached, and `source` the owner of the `limit`."""
 
     def __init__(
         self, type: str, value: float, limit: float, source: str, advice: str = ""
@@ -292,9 +292,8 @@ RETRY_PRESETS: dict[str, tuple[bool, int, Backoff]] = {
 
 
 class ToolError(HoldfastError):
-    """A tool call failed. `error_type` is one of the keys of `RETRY_PRESETS`, which also gives
-    the retry policy's defaults. `retry_after` is the number of seconds that the service asks to
-    wait, if any."""
+    """A tool call failed. `error_type` is a key of `RETRY_PRESETS`, which gives the retry policy's
+    defaults. `retry_after` is the number of seconds that the service asks to wait, if any."""
 
     error_type = "internal"
 

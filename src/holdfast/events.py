@@ -127,10 +127,10 @@ class AgentConfigured(Event, frozen=True, tag="agent"):
 class MessageAdded(Event, frozen=True, tag="message"):
     """A message to the agent.
 
-    `sender` is `user`, the id of the sending conversation, or `holdfast` for the loop itself.
-    The loop sets `about` to the subject, such as `skill:pdf` or `stuck:repeat`; "" is about an
-    empty or cut-off answer. `usage` and `cost` (US dollars, None if not known) are those of the
-    call of `model` that made the message, such as the description of a picture.
+    `sender` is `user`, the id of the sending conversation, or `holdfast` for the loop itself. The
+    loop sets `about` to the subject, such as `skill:pdf` or `stuck:repeat`; "" is about an empty or
+    cut-off answer. For a message that a call of `model` made, such as the description of a picture,
+    `usage` and `cost` (US dollars, None if not known) are the call's.
     """
 
     content: tuple[Content, ...]
@@ -149,13 +149,14 @@ class MessageAdded(Event, frozen=True, tag="message"):
 class AssistantReplied(Event, HasDetails, frozen=True, tag="assistant"):
     """One answer of the model.
 
-    `based_on` is the last seq that its request contained. `native` is the provider's own form
-    (of the wire `wire`) where it has more than the fields here. `duration` is in seconds, `cost`
-    in US dollars: the price that the provider states, else the one by list prices. `request_hash`
-    identifies the request in a replay. `route` names the model of a composite that answered.
-    `notes` list the parts that its request left out because they belonged to another provider.
-    `host` is the server that answered. `details` are citations, refusals and other parts that only
-    some answers have; each is an attribute of the event, too.
+    `based_on` is the last seq that its request contained. `native` is the provider's own form (of
+    the wire `wire`) where it has more than the fields here. `duration` is in seconds. `cost` is in
+    US dollars: the price that the provider states, else the one by list prices.
+
+    `request_hash` identifies the request in a replay. `route` names the model of a composite that
+    answered, `host` the server that answered. `notes` list the parts that the request left out
+    because they belonged to another provider. `details` are citations, refusals and other parts
+    that only some answers have; each is also an attribute of the event.
     """
 
     text: str = ""
@@ -181,8 +182,8 @@ class AssistantReplied(Event, HasDetails, frozen=True, tag="assistant"):
 
 
 def _keep_default(holder: Any) -> None:
-    """Replace an empty native form by the default. msgspec omits a default by identity and writes
-    any other empty Raw as `"native":,`, which is not JSON."""
+    """Replace an empty native form by the default. msgspec omits a default by identity. Any other
+    empty Raw it writes as `"native":,`, which is not JSON."""
     if holder.native is not _NO_NATIVE and holder.native == _NO_NATIVE:
         msgspec.structs.force_setattr(holder, "native", _NO_NATIVE)
 
@@ -190,9 +191,9 @@ def _keep_default(holder: Any) -> None:
 class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A running call's question to the user, with the id `{call_id}?{n}`.
 
-    It asks for a form by `schema` (a JSON Schema of flat properties), for a visit of the page at
-    `url`, or, with neither, for a yes. `asker` is the tool or the MCP server that asks: show it
-    to the user, since it is not Holdfast.
+    `schema` (a JSON Schema of flat properties) asks for a form, and `url` for a visit of that page.
+    Without both, the question asks for a yes. `asker` is the tool or the MCP server that asks. Show
+    the asker to the user, who otherwise takes the question for one of Holdfast.
     """
 
     id: str
@@ -203,9 +204,9 @@ class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class DecisionMade(Event, frozen=True, tag="decision"):
-    """A decision whether a call may run: `by` whom, the decision, and the reason.
+    """A decision whether a call may run, its author (`by`) and its reason.
 
-    It is bound to the call's id and the hash of the model's arguments; `arguments` are an
+    The decision is bound to the call's id and the hash of the model's arguments; `arguments` are an
     approver's replacement. `risk` is the verdict of the agent's analyzer, "" without one. `usage`,
     `cost` (US dollars, None if not known) and `model` are those of the analyzer's model calls.
 
@@ -253,8 +254,8 @@ class CodeCallsMade(Event, frozen=True, tag="codeCalls"):
     """Calls that the script of the call `call_id` makes (`Agent(code=)`), written before any of
     them starts.
 
-    Their ids are `{call_id}.{n}`, in the order in which the script made them. `parallel` and
-    `clients` are the ids of those that may run side by side and that clients run. `interpreter`
+    Their ids are `{call_id}.{n}`, in the order in which the script made them. `parallel` are the
+    ids of the calls that may run side by side, `clients` of those that clients run. `interpreter`
     names the interpreter and its version. A model is shown neither the calls nor their results.
     """
 
@@ -342,9 +343,9 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 class Compaction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A form of the history that a provider made and that only its models can read.
 
-    They are shown it, and the text `note`, instead of the events up to `based_on`. All other models
-    are shown these events. `native` has the form of the wire `wire`; `host` is the server that
-    made it.
+    The provider's models are shown the form and the text `note` instead of the events up to
+    `based_on`. All other models are shown these events. `native` has the form of the wire `wire`;
+    `host` is the server that made it.
     """
 
     native: msgspec.Raw = _NO_NATIVE
@@ -364,16 +365,16 @@ class HistoryCondensed(Event, frozen=True, tag="condensation"):
     number of shown characters of their results. `replaced` are the places of earlier summaries that
     are no longer shown.
 
-    With `request` the event hides nothing yet: it asks for a condensation with these instructions
-    ("" for none), and the next one without `request` answers it. A condensation that leaves nothing
-    out says why in `failed`. `usage` and `cost` (US dollars, None if not known) are those of its
+    With `request` the event hides nothing yet, but asks for a condensation with these instructions
+    ("" for none). The next event without `request` answers. A condensation that leaves nothing out
+    has the reason in `failed`. `usage` and `cost` (US dollars, None if not known) are those of its
     calls of `model`.
 
-    Of the events up to `so_far.seq` a model is shown nothing but that summary. A conversation is
-    opened without reading them.
+    A model is shown only that summary of the events up to `so_far.seq`. A conversation is opened
+    without reading them.
 
     `compaction` is the provider's form of the history, which hides nothing from other models. A
-    later condensation that hides an event which the compaction covers ends the use of it.
+    later condensation that hides an event of the compaction ends the compaction's use.
     """
 
     hidden: tuple[int, ...]
@@ -411,14 +412,18 @@ class ErrorRecorded(Event, frozen=True, tag="error"):
 
 
 class NoteRecorded(Event, frozen=True, tag="note"):
-    """A fact about a run that is neither shown to the model nor stops it, such as a failed hook or
-    an ended child.
+    """A fact about a run, such as a failed hook or an ended child. A note is not shown to the model
+    and does not stop the run.
 
-    `about` names the origin, such as `hook:audit`. A note about "llm" records a model call of a
-    tool or a hook ("llm:other": of another model than the agent's), one about "condensation" the
-    calls of a condensation that was not used, and one about a picture the call that did not
-    describe it: the `usage`, the `cost` (US dollars, None if not known), and the `model`, which is
-    "" in all other notes.
+    `about` names the origin, such as `hook:audit`. Some notes record model calls with their
+    `usage`, `cost` (US dollars, None if not known) and `model`, which is "" in all other notes:
+
+    | about | model calls |
+    |---|---|
+    | `llm` | a call of a tool or a hook |
+    | `llm:other` | the same, of another model than the agent's |
+    | `condensation` | the calls of a condensation that was not used |
+    | `picture:...` | a call that failed to describe the picture |
     """
 
     about: str
@@ -439,9 +444,9 @@ class TimerSet(Event, frozen=True, tag="timerSet"):
     """A timer, set or replaced by its id `timer`: it appends a message with `content` from `sender`
     at `due`.
 
-    With `every` (seconds) or `cron` it repeats. `timezone` is the zone of the cron expression, ""
-    for UTC. `misfire` says what becomes of missed occurrences. `call_id` is the call that set it,
-    "" for a command.
+    The timer repeats with `every` (seconds) or `cron`. `timezone` is the zone of the cron
+    expression, "" for UTC. `misfire` is the rule for missed occurrences. `call_id` is the call that
+    set the timer, "" for a command.
     """
 
     timer: str
@@ -458,8 +463,8 @@ class TimerSet(Event, frozen=True, tag="timerSet"):
 class TimerFired(Event, frozen=True, tag="timerFired"):
     """The occurrence `due` of a timer, and the time of the `next` one; None ends the timer.
 
-    `message_seq` is the seq of its message, 0 if it gave none. `missed` counts occurrences before
-    it that gave none.
+    `message_seq` is the seq of its message, 0 without one. `missed` counts the earlier
+    occurrences without a message.
     """
 
     timer: str
@@ -470,7 +475,7 @@ class TimerFired(Event, frozen=True, tag="timerFired"):
 
 
 class TimerCancelled(Event, frozen=True, tag="timerCancelled"):
-    """The end of a timer before its time: `by` whom, and the reason."""
+    """The cancellation of a timer, its author (`by`) and its reason."""
 
     timer: str
     by: str = ""
@@ -478,8 +483,8 @@ class TimerCancelled(Event, frozen=True, tag="timerCancelled"):
 
 
 class ConversationLabelled(Event, frozen=True, tag="label"):
-    """A change of the conversation's `title` (None for none) and tags: those to `add`, and those to
-    `remove`. `by` whom: `user`, `fork`, or the model that wrote the title. No model is shown it.
+    """A change of the conversation's `title` (None for none) and of its tags. `by` is `user`,
+    `fork`, or the model that wrote the title. No model is shown the event.
     """
 
     title: str | None = None
@@ -489,12 +494,13 @@ class ConversationLabelled(Event, frozen=True, tag="label"):
 
 
 class AsideAsked(Event, frozen=True, tag="asideAsked"):
-    """A question aside: the model is asked about the conversation, and neither the question nor the
-    answer becomes a part of it.
+    """A question aside: the model is asked about the conversation, without the question or the
+    answer becoming a part of it.
 
     The request is the view of the events up to `based_on`, under the `AgentConfigured` event
-    `head`. `reserved_tokens` and `reserved_cost` (US dollars) are the most that it may take from
-    the budgets of the tree, 0 without a budget. An `AsideAnswered` with the same `aside` follows.
+    `head`. `reserved_tokens` and `reserved_cost` (US dollars) are the most that the request may
+    take from the budgets of the tree, 0 without a budget. An `AsideAnswered` with the same `aside`
+    follows.
     """
 
     aside: str
@@ -541,7 +547,7 @@ class DamagedEvent(Event, frozen=True, tag="damaged"):
     """An event of a known type that cannot be decoded, or a place where no event can be read.
 
     `raw` holds its stored bytes, empty if they are lost. `original_type` is the type that they
-    name, "" if unknown. `reason` says what is wrong with them.
+    name, "" if unknown. `reason` names the fault.
     """
 
     reason: str
@@ -711,8 +717,8 @@ _INDEX = re.compile("0|[1-9][0-9]{0,8}")  # of a call in its answer
 
 
 def foreign_call(event: AnyEvent) -> str | None:
-    """Return the id of a call of an answer that is not `{seq}.{index}`, or that another call of it
-    has too; None if there is none."""
+    """Return the first id of a call of an answer that is not `{seq}.{index}` or occurs twice in the
+    answer, or None."""
     calls = event.calls if type(event) is AssistantReplied else ()
     ids: set[str] = set()
     for call in calls:

@@ -11,8 +11,8 @@ import msgspec
 T = TypeVar("T")
 
 # Levels of arrays and objects in a value: a tool's arguments, a result. Protobuf's parsers stop at
-# 100 as well. The interpreter's own limit is no contract: json and msgspec read fewer than 1,000
-# levels on Python 3.11, less what the caller's frames use, and 10,000 on 3.13.
+# 100 as well. The interpreter's own limit varies. On Python 3.13 json and msgspec read 10,000
+# levels, on 3.11 fewer than 1,000, less the caller's frames.
 MAX_DEPTH = 100
 
 # Levels in a document that contains such values: a request, a model's answer, a conversation's

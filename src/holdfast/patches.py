@@ -311,7 +311,7 @@ class _Unified:
         return tuple(chunks)
 
     def _body(self, at: int, counts: list[int] | None) -> list[PatchLine] | None:
-        """Return the lines of a hunk and move behind it; None if the `counts` of old and new lines
+        """Return the lines of a hunk and move past it; None if the `counts` of old and new lines
         are wrong. Without counts the hunk ends at the next header."""
         body: list[PatchLine] = []
         remaining = dict(zip("-+", counts or (), strict=False))

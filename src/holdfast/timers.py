@@ -187,9 +187,9 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def moment(at: datetime, timezone: str = "") -> datetime:
-    """Return a time in UTC. A time without a zone is the wall clock's of `timezone`: one that a
-    change of clocks skips is moved behind the gap, and of two equal ones `fold` chooses, 0 the
-    first."""
+    """Return a time in UTC. A time without a zone is a wall-clock time of `timezone`. If a change
+    of clocks skips the time, it is moved past the gap. If the time occurs twice, its `fold`
+    chooses: 0 for the first."""
     if at.tzinfo is None:
         at = at.replace(tzinfo=zone(timezone))
     try:
@@ -246,11 +246,11 @@ def _next_cron(timer: Timer, after: datetime) -> datetime | None:
 def cron_times(expression: str, timezone: str, after: datetime) -> Iterator[datetime]:
     """Yield the times of a cron expression after a time, in UTC.
 
-    An expression with a fixed hour and minute comes once on every day that it names: a time that a
-    change of clocks skips comes right after the gap, and one that is there twice comes the first
-    time. One whose hour or minute begins with `*` goes on with the time that passes.
+    An expression with a fixed hour and minute has one time on every day that it names. If a change
+    of clocks skips that time, it comes right after the gap. If the clock shows it twice, the first
+    counts. An expression whose hour or minute begins with `*` follows the elapsed time instead.
 
-    Raises `ConfigurationError` for an expression without five fields, or that cannot be read.
+    Raises `ConfigurationError` for an expression that does not have five fields or cannot be read.
     """
     from cronsim import CronSim, CronSimError
 

@@ -1,4 +1,4 @@
-"""Checks of arguments, whose callers are not all typed, and the error for one of a wrong form."""
+"""Checks of arguments from untyped callers, and the error for an argument of a wrong form."""
 
 from __future__ import annotations
 

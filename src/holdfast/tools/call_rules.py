@@ -1,5 +1,5 @@
-"""The rules of a manager's calls: hooks around them, limits on how many run at a time, and limits
-on the length of results, whose whole texts go to files.
+"""The rules of a manager's calls: hooks, limits on concurrent calls, and limits on the length of
+results. The whole text of a longer result goes to a file.
 
 Limits are by patterns of tool names. A conversation has `Agent(output_limit=)`, which keeps whole
 outputs in its store; `result_limit` serves a `ToolManager` without a conversation.

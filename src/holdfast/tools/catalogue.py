@@ -1,5 +1,5 @@
-"""The catalogue of tools: by name, in order, with the service that each came from; and the view of
-it that one agent has, with tools of its own."""
+"""The catalogue of tools by name, in order, with the service of each; and one agent's view of it,
+with the agent's own tools."""
 
 from __future__ import annotations
 
@@ -322,7 +322,8 @@ def _warn_held_back(name: str, change: str) -> None:
 
 
 def definition(tool: Tool, deferred: bool = False) -> ToolDefinition:
-    """Return a tool's definition for models. It is shared, so its schema is immutable."""
+    """Return a tool's definition for models. The definition is shared, so its schema is
+    immutable."""
     return ToolDefinition(
         tool.name,
         tool.description,
@@ -335,10 +336,10 @@ def definition(tool: Tool, deferred: bool = False) -> ToolDefinition:
 
 
 class ToolSet:
-    """The shared tools of a catalogue plus the tools that come with one agent's parts. The order
-    is: shared local tools, own tools, tools of services (whenever they answer) and what is
-    registered later. Views are rebuilt when the catalogue changes. Thread-safe. Raises
-    `ConfigurationError` if an own tool has the name of another tool."""
+    """The shared tools of a catalogue plus the tools of one agent's parts. The order is: shared
+    local tools, own tools, tools of services (whenever they answer) and tools that are registered
+    later. Views are rebuilt when the catalogue changes. Thread-safe. Raises `ConfigurationError` if
+    an own tool has the name of another tool."""
 
     def __init__(self, shared: Catalogue, own: Iterable[Tool] = ()) -> None:
         self._shared = shared

@@ -200,8 +200,8 @@ class Spawns(Protocol):
 
 
 class CallParked(BaseException):
-    """Ends the attempt of a call that goes on later, with no result until then; its cause, if it
-    has one, ends the run. No tool may catch it."""
+    """Ends the attempt of a call that continues later and has no result until then. A cause of the
+    exception ends the run. No tool may catch `CallParked`."""
 
 
 class RunsScripts(Protocol):
@@ -344,7 +344,7 @@ class ToolContext:
         return self.secrets.get(name)
 
     def report_progress(self, message: str) -> None:
-        """Report progress to observers. It is neither journaled nor shown to the model."""
+        """Report progress to observers. The message is neither journaled nor shown to the model."""
         self._progress(message if self.secrets is None else self.secrets.mask(message))
 
     def note(self, about: str, text: str, details: dict[str, Any] | None = None) -> None:
@@ -435,16 +435,18 @@ class ToolContext:
         child: return child.run().answer`.
 
         The child runs with `agent` (an `Agent`). Its runtime is `runtime` if given, else that of
-        the agent's tools, else that of this conversation. It can use those of this conversation's
-        secrets that `secrets` names; the values of all of them are masked in it.
+        the agent's tools, else that of this conversation. The child can use the secrets of this
+        conversation that `secrets` names. The values of all secrets are masked in it.
 
-        Its id is `{conversation_id}.{call_id}`, followed by `-{name}` if it has a name, else by
-        `-2`, `-3`, ... for the second and further children of a call. Give names where several
-        threads spawn. A repeated call, also after its process was killed, thus gets the same child
-        with all that the child did. `message` is sent only if the child has no message yet. A child
-        that is open in this process is returned as it is. With `id` the result is the child of that
-        id, also of an earlier call. In a hook that is not around a call, the id begins with the
-        place, the journal's length and a digest of what the hook is asked about.
+        A repeated call gets the same child with its journal, also after its process was killed. The
+        child's id is therefore `{conversation_id}.{call_id}`, then `-{name}` for a child with a
+        name. Without a name the second and further children of a call get `-2`, `-3`, ..., so give
+        names where several threads spawn. In a hook that is not around a call, the id begins with
+        the place, the journal's length and a digest of the hook's subject.
+
+        `message` is sent only if the child has no message yet. A child that is open in this process
+        is returned unchanged. With `id` the result is the child of that id, also of an earlier
+        call.
 
         The child is interrupted when the call is cancelled or the conversation is interrupted, and
         closed with the conversation. A `detached` child is neither; the caller closes it. All
@@ -468,11 +470,11 @@ class ToolContext:
         timezone: str = "",
         id: str = "",
     ) -> datetime:
-        """Have the conversation woken by a message at a time, and return that time in UTC.
+        """Set a timer that wakes the conversation with a message, and return its time in UTC.
 
-        The timer is journaled when this returns, and survives every process. The run goes on; the
-        tool `wait_until` ends it as well. A repeated call, also after its process was killed, sets
-        the same timers again, which replaces them.
+        The timer is journaled when this method returns, and survives every process. The run
+        continues, unlike after the tool `wait_until`. A repeated call, also after its process was
+        killed, replaces its earlier timers.
 
         Args:
             when: The time, its ISO form, or a `timedelta` from now.
@@ -480,8 +482,8 @@ class ToolContext:
             timezone: The zone of a time without an offset, such as `Europe/Berlin`.
             id: The timer's id; a timer of this id is replaced. "" derives one from the call's.
 
-        Raises `ConfigurationError` for a time that is past or cannot be read, an unknown zone, too
-        long a note, or outside of a conversation; `Conflict` if the conversation has too many
+        Raises `ConfigurationError` for a past or unreadable time, an unknown zone, a note that is
+        too long, or outside of a conversation. Raises `Conflict` if the conversation has too many
         timers.
         """
         if self.wakes is None:
@@ -502,9 +504,9 @@ class ToolContext:
 
     def process_environment(self) -> dict[str, str]:
         """Return environment variables for a process that the call starts: `Popen(..., env={**env,
-        **context.process_environment()})`. If this process is killed, the process that takes over
-        the conversation ends every process with these variables, and their children, before it runs
-        any call again. Empty without a conversation."""
+        **context.process_environment()})`. If this process is killed, another one takes over the
+        conversation. Before it runs any call again, it ends every process with these variables, and
+        their children. Empty without a conversation."""
         return self._mark() if self._mark is not None else {}
 
     def complete(self, work: Coroutine[Any, Any, T]) -> T:

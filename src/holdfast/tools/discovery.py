@@ -173,7 +173,7 @@ class Discovery:
                 name = f"holdfast-discover-{state.source.id}"
                 start_thread(partial(self._ask, state, future), name)
                 position += 1
-        except RuntimeError:  # no more threads: ask one after the other
+        except RuntimeError:  # out of threads: ask one after the other
             here += mine[position:]
         try:
             with self._lock:
@@ -182,7 +182,7 @@ class Discovery:
             while here:
                 self._ask(*here[0])
                 del here[0]
-        finally:  # after an interrupt nobody must wait for services that will not be asked
+        finally:  # after an interrupt no thread must wait for services that will not be asked
             for state, future in here:
                 self._settle(state, future)
 
@@ -363,5 +363,5 @@ def _claim(state: _State) -> Future[None]:
 def _run_on_thread(work: Callable[[], None], name: str) -> None:
     try:
         start_thread(work, name)
-    except RuntimeError:  # no more threads
+    except RuntimeError:  # out of threads
         work()

@@ -11,7 +11,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homeb
 
 
 class CancelWakeup:
-    """A callback for a cancel on any thread. It makes `reader` readable, which wakes a select."""
+    """A callback for a cancel on any thread that makes `reader` readable, which wakes a select."""
 
     def __init__(self) -> None:
         # The lock keeps a cancel from writing to a closed descriptor, whose number may be in use
@@ -54,7 +54,7 @@ def has_ended(pid: int) -> bool:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that is readable once the process ends; None where there is none."""
+    """Return a descriptor that is readable once the process ends; None if the system has none."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, an old kernel, or too many open files

@@ -132,8 +132,8 @@ def _parse_answer(out: bytes, place: HookPlace) -> HookAnswer:
 
 @contextlib.contextmanager
 def _transcript_file(lines: bytes, context: ToolContext) -> Generator[dict[str, str]]:
-    """Yield the path of a file with these lines, as a part of a request; none for no lines, and
-    none for a box, which would not see the file."""
+    """Yield the path of a file with these lines, as a part of a request. Yield an empty part for no
+    lines, and for a box, where the file would not be visible."""
     launcher: Any = getattr(context.runtime, "launcher", None)
     if not lines or not isinstance(launcher, PlainLauncher | None):
         yield {}

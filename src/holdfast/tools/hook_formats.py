@@ -51,9 +51,9 @@ class ForeignFormat(Protocol):
     def requests(
         self, moment: dict[str, Any], folder: str, matcher: str
     ) -> Iterator[dict[str, Any]]:
-        """Yield the command's inputs for Holdfast's description of a moment: none if that system
-        runs no hook then, or if its `matcher` does not fit; several for a patch of several files.
-        `folder` is the work folder."""
+        """Yield the command's inputs for Holdfast's description of a moment. There are none if that
+        system runs no hook then, or if its `matcher` does not fit; several for a patch of several
+        files. `folder` is the work folder."""
         ...
 
     def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
@@ -89,8 +89,8 @@ EVENTS: Mapping[tuple[str, str], str] = {
 
 
 class _Name(NamedTuple):
-    """Another system's name of a tool, its names of arguments that have another name here, and the
-    arguments that only it (`more`) or only Holdfast (`less`) has."""
+    """Another system's name of a tool. `keys` are its names of arguments that have another name
+    here. `more` are arguments that only that system has, `less` those that only Holdfast has."""
 
     tool: str
     keys: Mapping[str, str] = {}
@@ -256,7 +256,7 @@ class ClaudeCode:
             decision = "deny"
             reason = reason or _text(output, "stopReason") or _as_text(ran.err) or message
         if on == "stop" and context_text and decision not in _DENIALS:
-            decision, reason = "deny", context_text  # a feedback, with which the work goes on
+            decision, reason = "deny", context_text  # feedback, after which the work continues
         if decision in _ASKS:
             decision = _ask_user(context, reason, moment)
         if decision in _DENIALS:
@@ -356,8 +356,8 @@ FOREIGN: Mapping[str, ForeignFormat] = {"claude-code": ClaudeCode(), "openhands"
 
 
 def _denial(moment: dict[str, Any], reason: str, added: str, place: HookPlace) -> HookAnswer | None:
-    """Return the answer of a command that denies. What has happened already cannot be denied: the
-    model is told the reason beside the result."""
+    """Return the answer of a command that denies. After a call it is too late to deny; the model is
+    then shown the reason beside the result."""
     on, after = moment["on"], moment["when"] == "after"
     if after:
         return HookAnswer(None, "\n".join(text for text in (reason, added) if text))

@@ -1,4 +1,4 @@
-"""Hooks that ask a model or an agent, whose answer is a `HookVerdict`."""
+"""Hooks that ask a model or an agent for a `HookVerdict`."""
 
 from __future__ import annotations
 

@@ -56,31 +56,34 @@ class Add(msgspec.Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A guard of one place in an agent: a function `before` something happens, one `after` it, or
-    both; or instead of functions a `command`, a model with a `prompt`, or an `agent`.
+    """A guard of one place in an agent. A hook is a function `before` something happens, one
+    `after` it, or both. Instead of functions it may be a `command`, a model with a `prompt`, or an
+    `agent`.
 
     A function is given as such or as text, `module:name`. `on` is the place: `tool`, `model`,
     `message`, `stop`, `condensation`, `start` or `end`. Only `tool` and `model` have an `after`.
 
     On `tool` the hook applies to the tools whose canonical names match the pattern `tools` (`*`:
     all; `srv.*`: those of a server). `before(call, context)` returns None (continue), a dict (other
-    arguments), or a `ToolResult` (the answer; the tool does not run). `after(call, result,
-    context)` returns None or another result. Both may return `Deny(reason)`, `Add(text)`, or a
-    tuple of an `Add` and a change. They run once for a call, whatever its attempts, on the call's
-    thread. The arguments and return values of the other places are in `docs/how-to/hooks.md`.
+    arguments), or a `ToolResult` (the answer; the tool does not run).
+    `after(call, result, context)` returns None or another result. Both may return `Deny(reason)`,
+    `Add(text)`, or a tuple of an `Add` and a change. Both run once for a call, not once for each
+    attempt, on the call's thread.
 
-    A `command` is a list of arguments, run without a shell. It reads JSON and prints JSON, with a
-    minimal environment plus `env`. `format` is the form of that JSON and the meaning of the exit
-    code: Holdfast's own, or that of Claude Code or OpenHands. `matcher` is for the latter two: it
-    fits the tools for which the command runs, by that system's names and rules.
+    The arguments and return values of the other places are in `docs/how-to/hooks.md`.
+
+    A `command` is a list of arguments, run without a shell. The command reads JSON and prints JSON,
+    with a minimal environment plus `env`. `format` gives the form of that JSON and the meaning of
+    the exit code: Holdfast's own, or that of Claude Code or OpenHands. For the latter two,
+    `matcher` selects the tools for which the command runs, by that system's names and rules.
 
     With a `prompt` alone, a model judges by this rule: `llm`, or the agent's own. An `agent` (an
     `Agent` without an output type) works in a child conversation, with its tools, and hands over
     its verdict. Each answers with a `hook_verdicts.HookVerdict`.
 
-    `when` says at which side these three run: "before", "after" or "both". `timeout` is in seconds;
-    by default 30 for a command, 60 for a prompt, 300 for an agent. `name` identifies the hook in
-    the journal; the default is the name of the function or command, `prompt` or `agent`.
+    `when` is the side at which these three run: "before", "after" or "both". `timeout` is in
+    seconds; by default 30 for a command, 60 for a prompt, 300 for an agent. `name` identifies the
+    hook in the journal; the default is the name of the function or command, `prompt` or `agent`.
 
     A guard must not fail open: a hook that raises, cannot be imported or returns another type
     denies.

@@ -188,7 +188,7 @@ class LangChainAdapter:
             raise self._converted_error(name, error) from error
 
     def _converted_error(self, name: str, error: Exception) -> Exception:
-        """Return LangChain's own errors as Holdfast's, and other errors as they are."""
+        """Return LangChain's own errors as Holdfast's, and other errors unchanged."""
         names = {kind.__name__ for kind in type(error).__mro__}
         if "ToolException" in names:  # meant for the model
             converted = ToolError(str(error) or f"{name!r} failed.")

@@ -22,8 +22,8 @@ class Launch:
     cwd: str | None = None
     pass_fds: tuple[int, ...] = ()
     started: Callable[[], None] | None = None
-    """Called once the process was started; it waits for that. Raises `OSError` if the process must
-    not go on."""
+    """A function that is called after the start of the process and waits until it may continue.
+    Raises `OSError` if it must not."""
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ class Launcher(Protocol):
 
 
 class PlainLauncher:
-    """Starts commands as they are, with the rights of this process."""
+    """Starts commands unchanged, with the rights of this process."""
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the command unchanged."""
@@ -62,8 +62,8 @@ def start(
     bufsize: int = -1,
     preexec_fn: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a new session through a launcher. The other arguments are those of
-    `subprocess.Popen`, and so are the errors (`OSError`)."""
+    """Start a command in a new session through a launcher. The other arguments and the errors
+    (`OSError`) are those of `subprocess.Popen`."""
     launch = launcher.command(argv, cwd=cwd, env=env)
     try:
         process = subprocess.Popen(
@@ -82,7 +82,7 @@ def start(
         _close(launch)
         if launch.started is not None:
             with suppress(OSError):
-                launch.started()  # lets go of what it has
+                launch.started()  # releases its resources
         raise
     _close(launch)
     if launch.started is not None:

@@ -34,7 +34,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # no more threads; the loop's descriptors must not leak
+        except RuntimeError:  # out of threads; the loop's descriptors must not leak
             self._loop.close()
             raise
         atexit.register(self.close)

@@ -45,10 +45,12 @@ class ToolManager:
 
     With `discover` (the default) the constructor asks all services that are not lazy for their
     tools, in parallel, and waits at most 10 s. A failure is listed in `errors` and raises nothing.
-    The next `discover()` waits for a slower service. Without `discover`, services are asked by
-    `discover()` or `get_llm_definitions()`; an agent's first conversation calls one of them. A lazy
-    service is asked by `discover(id)`, by a call or `get` of one of its tools, or by the builtin
-    `find_tools`. A failed service is asked again only with `force`.
+    The next `discover()` waits for a slower service.
+
+    Without `discover`, services are asked by `discover()` or `get_llm_definitions()`; an agent's
+    first conversation calls one of them. A lazy service is asked by `discover(id)`, by a call or
+    `get` of one of its tools, or by the builtin `find_tools`. A failed service is asked again only
+    with `force`.
 
     Args:
         hooks: The hooks around calls (`Hook`).
@@ -61,8 +63,8 @@ class ToolManager:
             definition has changed is held back (`held`) until `approve`.
         discover: Ask the services in the constructor.
 
-    Raises `ConfigurationError` for two tools of one name, and naming the argument that is
-    invalid.
+    Raises `ConfigurationError` for two tools of one name, or an invalid argument, which the message
+    names.
     """
 
     def __init__(
@@ -173,8 +175,9 @@ class ToolManager:
         its place. Raises `ConfigurationError` as `register` does; then nothing has changed."""
         tools = [_as_tool(tool) for tool in new]
         for tool in tools:
-            # Made now: a signature without a schema fails here, not in a run. Those of a runtime
-            # have one, made for the first request: a terminal does not wait for pydantic.
+            # The schema is made now, so that a signature without one fails here, not in a run. A
+            # runtime's tools are known to have a schema; it is made for the first request, so that
+            # a terminal does not wait for pydantic.
             if tool.runtime is None:
                 _ = tool.input_schema
         self._tools.swap(old, tools)
@@ -306,8 +309,8 @@ class ToolManager:
         return self._catalogue.approve(name, change).tool
 
     def _fetch(self, name: str) -> Tool | None:
-        """Return a tool of a lazy service that was not asked yet, or of which only other tools were
-        wanted; None if there is none. Raises `ToolError` for a tool that is held back, and
+        """Return a tool of a lazy service that was not asked yet, or was asked for other tools
+        only; None if there is none. Raises `ToolError` for a tool that is held back, and
         `ToolNotFound` if its service failed or was not asked."""
         self._refuse_held(name)
         discovery = self._services.discovery

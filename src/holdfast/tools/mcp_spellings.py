@@ -90,8 +90,8 @@ def normalize_entry(entry: Mapping[str, Any]) -> NormalizedEntry:
 
 
 def normalize_servers(config: Any) -> Any:
-    """Return the servers of a configuration by id, in the present spelling. What is no
-    configuration is returned as it is. Raises `ConfigurationError`, which names the server."""
+    """Return the servers of a configuration by id, in the present spelling. A value of another form
+    is returned unchanged. Raises `ConfigurationError`, which names the server."""
     config = _inner(config)
     if not isinstance(config, Mapping):
         return config

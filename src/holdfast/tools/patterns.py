@@ -1,8 +1,8 @@
 """Patterns from outside, matched in linear time: names with `*`, and regular expressions of JSON
 Schemas.
 
-Python's `re` backtracks: a pattern such as `^(a+)+$` can hold the interpreter lock for years.
-The matcher here is Rust's regex crate, which pydantic-core contains. It never backtracks, but it
+Python's `re` backtracks: a pattern such as `^(a+)+$` can hold the interpreter lock for years. The
+matcher here is Rust's regex crate, which pydantic-core contains. The crate never backtracks, but
 supports neither look-around nor backreferences.
 """
 
@@ -34,8 +34,8 @@ _UNICODE_CLASS_STATES = 100  # `\p{L}` in UTF-8
 
 
 def name_fits(name: str, pattern: str) -> bool:
-    """Return what `fnmatchcase` returns. That searches the whole rest of the pattern for the end of
-    each `[`: minutes for 100,000 characters."""
+    """Equivalent to `fnmatchcase`, which itself searches the whole rest of the pattern for the end
+    of each `[`: minutes for 100,000 characters."""
     last = pattern.rfind("]")
     at = pattern.find("[")
     while at >= 0:
@@ -55,8 +55,8 @@ class UnsupportedPattern(ValueError):
 class Pattern:
     """A compiled pattern of JSON Schema. Raises `UnsupportedPattern` with the reason. `states`
     estimates the size of its automaton. A match takes at most 15 ns for each state and character of
-    the text (measured with `[ab]{0,2000}a[ab]{2900}c`), nearly always far less, and holds the
-    interpreter lock meanwhile."""
+    the text (measured with `[ab]{0,2000}a[ab]{2900}c`), and nearly always far less. The match holds
+    the interpreter lock meanwhile."""
 
     __slots__ = ("_matches", "states")
 
@@ -138,7 +138,7 @@ def _translate(pattern: str) -> tuple[str, int]:
 
 
 def _escape(pattern: str, at: int, escapes: dict[str, str]) -> tuple[str, int, int]:
-    """Translate the escape at `at`. Return it, its states, and the position behind it."""
+    """Translate the escape at `at`. Return it, its states, and the position after it."""
     char = pattern[at + 1 : at + 2]
     if not char:
         raise UnsupportedPattern("it ends with a backslash")

@@ -13,7 +13,7 @@ from holdfast.events import PlanStep
 PLAN = "plan"  # the tool's name
 META = "holdfast/plan"  # the key in the meta of a result that is a plan
 
-MAX_STEPS = 100  # nobody reads a longer plan
+MAX_STEPS = 100  # longer plans go unread
 MAX_STEP_CHARS = 1000
 
 MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "dropped": "[-]"}

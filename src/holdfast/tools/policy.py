@@ -10,10 +10,10 @@ from holdfast.tools.arguments import require
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The effects of a tool on the world, with MCP's defaults. They decide which calls may be
-    repeated after a crash. A `read_only` tool changes nothing. A `destructive` tool may overwrite
-    or delete. Repeating an `idempotent` tool has no further effect. An `open_world` tool reaches
-    beyond the machine."""
+    """The effects of a tool on the world, with MCP's defaults. The loop repeats calls after a crash
+    only if the annotations permit it. A `read_only` tool changes nothing. A `destructive` tool may
+    overwrite or delete. Repeating an `idempotent` tool has no further effect. An `open_world` tool
+    reaches beyond the machine."""
 
     read_only: bool = False
     destructive: bool = True
@@ -26,7 +26,7 @@ class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults
         return self.read_only or self.idempotent
 
 
-# The annotations of a tool that only reads what is on this machine.
+# The annotations of a tool that only reads from this machine.
 LOCAL_READ = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 
 

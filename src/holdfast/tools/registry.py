@@ -22,10 +22,9 @@ _DECLARATIONS = "__holdfast_tools__"  # the module attribute that holds the decl
 
 
 def register_tool(name: str, factory: Factory | Tool) -> None:
-    """Declare, at a module's import, that the module provides the tool `name`. `factory()`
-    returns a `Tool`; a class will do. The tool gets the name `name`, whatever its own is. The
-    declaration is stored in the calling module; nothing global changes.
-    `ToolRegistry.import_module` reads it."""
+    """Declare, at a module's import, that the module provides the tool `name`. `factory()` returns
+    a `Tool`; a class will do. The tool is renamed to `name`. The declaration is stored in the
+    calling module; nothing global changes. `ToolRegistry.import_module` reads it."""
     names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]: the caller's module
     declarations = cast("dict[str, Factory | Tool]", names.setdefault(_DECLARATIONS, {}))
     declarations[name] = _check_factory(name, factory)

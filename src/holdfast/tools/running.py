@@ -236,8 +236,8 @@ def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | Non
 def _call_within_timeout(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, start_thread: StartThread
 ) -> ToolResult:
-    """Call the tool under its timeout, on a thread of its own. A callback that ignores its
-    cancellation is left running, and the error says so."""
+    """Call the tool under its timeout, on a new thread. A callback that ignores its cancellation is
+    left running, and the error says so."""
     timeout = cast(float, tool.timeout)
     token = Cancellation()
     inner = context.with_cancellation(token)
@@ -255,7 +255,7 @@ def _call_within_timeout(
     try:
         start_thread(work, f"holdfast-call-{context.call_id}")
         finished = _wait_for_call(done, timeout, inner)
-    except BaseException:  # Ctrl-C: nobody waits for the call any more, so it should end
+    except BaseException:  # Ctrl-C: no caller waits for the call any more, so it should end
         token.cancel()
         raise
     finally:

@@ -93,8 +93,8 @@ class Parameters:
                 self.fields[name] = (annotation, parameter.default)
 
     def hints(self) -> dict[str, Any]:
-        """Return the annotations that can be resolved now. They are resolved one by one if a name
-        exists only for the type checker or is defined later."""
+        """Return the annotations that can be resolved now, one by one if a name exists only for the
+        type checker or is defined later."""
         target: Any = self.callback
         if inspect.isclass(target):
             target = target.__init__
@@ -306,7 +306,7 @@ def from_json_schema(
     """Return a validator by jsonschema, compiled at the first call. Its work is bounded.
 
     The validator converts a string to a number, a boolean or a JSON value where the schema requires
-    one. It raises `ConfigurationError` for a schema that is malformed or cannot be applied.
+    one. A schema that is malformed or cannot be applied raises `ConfigurationError`.
 
     Args:
         names: The permitted names; None permits all names.
@@ -468,7 +468,7 @@ def _jsonschema_problem(problem: Any) -> str:
 def validation_error(
     tool: str, schema: Mapping[str, Any], problems: list[str]
 ) -> ToolValidationError:
-    """Return the error for arguments with these problems. It also lists the parameters."""
+    """Return the error for arguments with these problems, with a list of the parameters."""
     unique = list(dict.fromkeys(problems))
     more = f"; and {len(unique) - 5} more" if len(unique) > 5 else ""
     names = list(cast("dict[str, Any]", schema.get("properties", {})))

@@ -1,9 +1,13 @@
-"""Secrets of a conversation: values that commands and tools may use, and that no model, journal or
-observer is shown.
+"""Secrets of a conversation: values for commands and tools that no model, journal or observer is
+shown.
 
-A value is masked in the forms in which programs usually repeat it: as it is, inside JSON (escaped
-up to three times), as base64 (also in the middle of other data; wrapped at 76 characters if it
-begins that data) and in a URL. Other transformations are not recognised.
+A value is masked in the forms in which programs usually repeat it:
+
+- unchanged, inside JSON (escaped up to three times), and in a URL;
+- as base64, also in the middle of other data, and wrapped at 76 characters where the value begins
+  the data.
+
+Other transformations are not recognised.
 """
 
 from __future__ import annotations
@@ -43,10 +47,10 @@ Source = Callable[[], str]
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """A secret with a description, which the model is shown beside its name.
+    """A secret with a description, which the model is shown beside the name.
 
-    `value` is the value, or a function without arguments that returns the present one; it is
-    called each time that the secret is used, on the thread that uses it.
+    `value` is the value, or a function without arguments that returns the present one. The function
+    is called at each use of the secret, on the thread that uses it.
     """
 
     value: str | Source
@@ -71,8 +75,8 @@ class _Form(NamedTuple):
 class Secrets:
     """The secrets of one conversation and of the conversations that it spawns. Thread-safe.
 
-    Raises `ConfigurationError` for a name that is no variable of a shell or that programs act on,
-    and for a value that is empty or has fewer than 8 characters. The message never has the value.
+    Raises `ConfigurationError` for a name that is not a shell variable or that programs act on, and
+    for a value of fewer than 8 characters. The message never contains the value.
 
     Args:
         secrets: By name: a value, a function that returns the present one, or a `Secret`.
@@ -109,11 +113,11 @@ class Secrets:
 
     @classmethod
     def of(cls, secrets: SecretsByName | Secrets | None) -> Secrets | None:
-        """Return the secrets of an argument that may be a mapping; None if there are none."""
+        """Return the secrets of an argument that may be a mapping or None."""
         return secrets if secrets is None or isinstance(secrets, Secrets) else cls(secrets)
 
     def limited(self, names: Iterable[str]) -> Secrets:
-        """Return secrets of which only `names` can be used; the others are still masked. Raises
+        """Return a copy in which only `names` can be used; the others are still masked. Raises
         `NotFound`."""
         result = Secrets({})
         result._masked, result._forms, result._lock = self._masked, self._forms, self._lock
@@ -429,8 +433,8 @@ def _url_forms(text: str) -> list[str]:
 
 
 def _base64_forms(data: bytes) -> list[str]:
-    """Return the characters of base64 that depend on `data` alone, for each position of `data`
-    in groups of three bytes; both alphabets; and wrapped as programs do."""
+    """Return the base64 forms of `data`. For each position in groups of three bytes these are the
+    characters that depend on `data` alone, in both alphabets. The wrapped forms follow."""
     forms: list[str] = []
     for offset, skipped in ((0, 0), (1, 2), (2, 3)):
         text = b2a_base64(bytes(offset) + data, newline=False).decode()

@@ -197,9 +197,10 @@ def discover(
     """Return the skills and microagents of some folders. If two have the same name, the earlier
     folder wins, so list the project's before the user's.
 
-    A folder is one of: a skill (with a `SKILL.md`); a folder of skill folders and of microagents in
-    `.md` files; a repository. Of a repository `.agents/skills/`, `skills/`, `microagents/`,
-    `.openhands/microagents/` and `.holdfast/microagents/` are read. `~` is the user's home.
+    A folder is a skill (with a `SKILL.md`), a folder of skill folders and of microagents in `.md`
+    files, or a repository. The folders `.agents/skills/`, `skills/`, `microagents/`,
+    `.openhands/microagents/` and `.holdfast/microagents/` of a repository are read. `~` is the
+    user's home.
 
     A file that cannot be read is left out, and listed in `unreadable` and in a warning in the
     log. Reasons are a missing folder, a file that is too large or not UTF-8, and a link that
@@ -330,8 +331,8 @@ def _no_such_file(skill: Skill, file: str, names: Iterable[str]) -> ToolNotFound
 
 
 def as_text(skill: Skill) -> Skill:
-    """Return the skill without its folder, for another machine. It contains its text, and its other
-    text files up to 256 KB. Raises `ToolError` or `ToolNotFound` if the skill cannot be read."""
+    """Return the skill without its folder, for another machine: its text, and its other text files
+    up to 256 KB. Raises `ToolError` or `ToolNotFound` if the skill cannot be read."""
     if not skill.path:
         return skill
     text = skill.text or _instructions(msgspec.structs.replace(skill, folder=""))

@@ -1,8 +1,8 @@
 """The files of skills and microagents: finding them in a folder, parsing their front matter, and
 reading them safely.
 
-The rules are those of the Agent Skills specification (https://agentskills.io), whose validator
-is skills-ref. A file that violates the rules is read if possible.
+The rules are those of the Agent Skills specification (https://agentskills.io) and its validator,
+skills-ref. A file that violates the rules is read if possible.
 """
 
 from __future__ import annotations

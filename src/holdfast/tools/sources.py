@@ -20,7 +20,7 @@ class SourceHealth(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """One remote service. Thread-safe. It holds at most one connection, opened when used."""
+    """One remote service with at most one connection, opened when used. Thread-safe."""
 
     @property
     def id(self) -> str:
@@ -34,8 +34,8 @@ class Source(Protocol):
 
     def discover(self) -> list[Tool]:
         """Connect if needed and return the service's tools. Each call asks anew. The service's own
-        settings bound the time. Raises `ToolError`, whose message names the service and says what
-        to do. A tool that cannot be used is left out, with a warning in the log."""
+        settings bound the time. Raises `ToolError` with a message that names the service and the
+        remedy. A tool that cannot be used is left out, with a warning in the log."""
         ...
 
     def watch(self, on_change: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection and end the process behind it. Idempotent; bounded in time."""
+        """Close the connection and end the service's process. Idempotent; bounded in time."""
         ...
 
 

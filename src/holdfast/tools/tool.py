@@ -47,21 +47,20 @@ class Tool:
 
     Args:
         timeout: Seconds.
-        retry: Permits retries of a failed call, whatever the annotations say. A call that still
+        retry: Permits retries of a failed call, regardless of the annotations. A call that still
             runs after its timeout is retried only if the tool is read-only or idempotent.
-        reconcile: A function of `(call, context)` that settles a call whose process died before
-            its result, for a tool that may not be repeated. It returns the call's result if the
-            effect has happened. It returns None if not; the call then runs under the same
-            idempotency key. It raises if it cannot tell. A subclass may define it as a method.
-        isolation: "process" runs each call in a process of its own, which imports the callback
-            by name. At the `timeout` or a cancel that process is killed, with all processes that
-            it started. It inherits neither environment nor open files, and has no
-            `context.runtime`.
+        reconcile: A function of `(call, context)` that settles a call whose process died before its
+            result, for a tool that may not be repeated. If the effect has happened, the function
+            returns the call's result. If not, it returns None, and the call runs under the same
+            idempotency key. If it cannot tell, it raises. A subclass may define it as a method.
+        isolation: "process" runs each call in a new process, which imports the callback by name. At
+            the `timeout` or a cancel that process is killed, with all processes that it started.
+            The process inherits neither environment nor open files, and has no `context.runtime`.
         parallel: True lets calls of this tool run beside neighbouring parallel calls. None: only
             a read-only tool is parallel.
 
     `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a
-    `ValueError`) naming the argument that is invalid.
+    `ValueError`), which names the invalid argument.
     """
 
     tool_type = "local_function"
@@ -76,8 +75,8 @@ class Tool:
     reconcile: Reconcile | None = None
     _parallel: bool | None = None
     untrusted: bool = False
-    """True if the schemas come from outside, such as from a server. They are then checked when the
-    tool is made, and patterns that cannot be matched in linear time are not enforced."""
+    """True if the schemas come from outside, such as from a server. Such schemas are checked when
+    the tool is made, and patterns that cannot be matched in linear time are not enforced."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -267,7 +266,7 @@ class Tool:
             else:
                 schema = {"type": "object", "properties": {}, **(declared or {})}
                 if parameters is not None:
-                    # Required by the callback, whatever the schema says.
+                    # Required by the callback, though not by the schema.
                     listed: list[str] = schema.get("required", [])
                     needed = [name for name in parameters.fields if name in parameters.required]
                     if extra := [name for name in needed if name not in listed]:

@@ -1,9 +1,9 @@
 """JSON Schemas, fully checked before the first use, and applied in a bounded number of steps.
 
-A schema of 1 KB can require unbounded work: twenty levels of `allOf` with two references each
-visit a million subschemas, and a pattern can backtrack for years. `inspect_schema` refuses the
-first kind by counting. `Checker` runs the rest on a budget: patterns in linear time, sets in
-place of quadratic comparisons, short messages in place of whole values.
+A schema of 1 KB can require unbounded work. Twenty levels of `allOf` with two references each visit
+a million subschemas, and a pattern can backtrack for years. `inspect_schema` refuses the first kind
+by counting. `Checker` runs the rest on a budget: patterns in linear time, sets in place of
+quadratic comparisons, short messages in place of whole values.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class TooMuchWork(Exception):
 
 
 class Inspected(NamedTuple):
-    """The outcome of `inspect_schema`. `expansion` is the largest number of subschemas that one
-    value is held against. `missing` are references whose target is not in the schema; nothing is
-    fetched. `has_pattern_properties` is True if `patternProperties` occurs anywhere."""
+    """The outcome of `inspect_schema`. `expansion` is the largest number of subschemas that apply
+    to one value. `missing` are references whose target is not in the schema; nothing is fetched.
+    `has_pattern_properties` is True if `patternProperties` occurs anywhere."""
 
     expansion: int
     missing: frozenset[str]
@@ -355,8 +355,8 @@ class _Dict(_ShortRepr, dict[str, Any]):
 
 
 def _short_copy(value: Any, drop: str = "") -> tuple[Any, int]:
-    """Return a copy of a JSON value with a short repr, without the keys `drop` whose value is a
-    text, and the number of its values."""
+    """Return a copy of a JSON value with a short repr, and the number of its values. Keys `drop`
+    with a text as value are left out."""
     nodes = 0
 
     def copied(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Skills of A2A agents as tools. `A2AClient` reads the agents' cards and makes each skill a `Tool`.
 
-The a2a-sdk package implements the protocol (1.0 and 0.3, over JSON-RPC and HTTP+JSON). It is
-async and runs on one private thread. Nothing of it is imported before the first connection.
+The a2a-sdk package implements the protocol (1.0 and 0.3, over JSON-RPC and HTTP+JSON). The package
+is async, runs on one private thread, and is imported at the first connection.
 Needs `pip install 'holdfast[a2a]'`.
 """
 
@@ -74,7 +74,7 @@ class WaitingTask(msgspec.Struct, frozen=True):
 class AgentMemory:
     """The contexts and waiting tasks of one agent, by conversation. Thread-safe and bounded.
 
-    It outlives connections and conversations, so that a reopened conversation continues a
+    The memory outlives connections and conversations, so that a reopened conversation continues a
     waiting task.
     """
 
@@ -255,8 +255,8 @@ class A2AClient(ServiceClient[A2ASource]):
     `errors` has the reason by agent id, and a warning is logged. An unusable skill has its reason
     under its tool's name. The client tries a failed agent again after `close`.
 
-    A call honours `context.cancelled`. After a cancel or a timeout the agent is told to cancel the
-    task.
+    A call honours `context.cancelled`. After a cancel or a timeout the client asks the agent to
+    cancel the task.
 
     Keys of one agent in `config`:
 
@@ -274,10 +274,10 @@ class A2AClient(ServiceClient[A2ASource]):
     an endpoint there is refused, because requests without credentials would be useless. Redirects
     are not followed. Proxies and credentials from the environment are not used.
 
-    The client remembers the context and the waiting task of each conversation as long as the object
-    lives, also after `close`. It remembers the 1000 conversations of each agent that called last.
-    Another process does not have this memory: there, a conversation begins a new context, and the
-    answer to an earlier question starts a new task without the question.
+    The client object remembers the context and the waiting task of each conversation, also after
+    `close`. For each agent these are the 1000 conversations that called last. Another process does
+    not have this memory. There a conversation begins a new context, and the answer to an earlier
+    question starts a new task without the question.
 
     Args:
         config: `{id: agent}`; None or an empty mapping gives no tools.

@@ -33,7 +33,7 @@ class RemoteAgent(msgspec.Struct, frozen=True):
         return self.url if self.url.endswith(".json") else self.url.rstrip("/") + CARD_PATH
 
     def credentials(self) -> dict[str, str]:
-        """Return the headers that authenticate a request. They are for `trusted_origins` only."""
+        """Return the headers that authenticate a request, for `trusted_origins` only."""
         bearer = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return self.headers | bearer
 

@@ -31,7 +31,7 @@ _TRANSIENT_ERROR_TYPES = ("network", "timeout", "rate_limit")
 
 
 class Exchange:
-    """The exchange of one message. It runs entirely on the loop thread.
+    """The exchange of one message, entirely on the loop thread.
 
     Args:
         client: The connection to the agent.

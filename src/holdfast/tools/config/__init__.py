@@ -230,8 +230,7 @@ def build(parsed: Parsed, builtins: Builtins | None = None) -> Built:
     Args:
         parsed: The result of `read`.
         builtins: The preset tools that the host offers: a list of tools (`runtime.tools`), or a
-            mapping of names to tools or to functions that make one. Such a function gets the
-            entry's `parameters`.
+            mapping of names to tools or factories. A factory gets the entry's `parameters`.
     """
     rules = _Rules([*parsed.hooks], {**parsed.concurrency}, {**parsed.result_limit})
     tools: dict[str, Tool] = {}
@@ -278,8 +277,8 @@ def build(parsed: Parsed, builtins: Builtins | None = None) -> Built:
 def find_modules_in(folder: str) -> None:
     """Make the modules of a config file's folder importable, for this process.
 
-    They stay importable, because hooks and isolated tools are imported later. The folder comes
-    last, so that its files replace no installed module.
+    The modules stay importable, because hooks and isolated tools are imported later. The folder
+    comes last, so that its files replace no installed module.
     """
     if folder not in sys.path:
         sys.path.append(folder)

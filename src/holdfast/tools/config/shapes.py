@@ -1,7 +1,8 @@
 """Shapes: the types of a config's values.
 
-A shape reads a value or reports its mistake with the place, writes its own JSON Schema, and dumps
-an object to the value that it reads. One table of shapes is the parser, the schema and the writer.
+A shape reads a value, or reports its mistake with the place. A shape also writes its own JSON
+Schema, and dumps an object to the value that it reads. One table of shapes is thus the parser, the
+schema and the writer.
 
 Reading has two steps. `read` checks the whole document and returns plain data in which `Unbuilt`
 stands for each object that an `ObjectShape` describes. `build` then makes the objects.

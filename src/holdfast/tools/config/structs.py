@@ -25,9 +25,9 @@ _DOCUMENTED = re.compile(r"    (\w+): (.*(?:\n      +.*)*)")
 def keys_of(kind: type[Any], own: Mapping[str, Shape | Key] = {}) -> dict[str, Key]:
     """Return the keys of a struct's fields.
 
-    `own` has the shapes or whole keys that do not follow from the types, by field; an own key
-    with an `attribute` replaces the field of that name. Fields whose type a config cannot express
-    are left out.
+    `own` has the shapes or whole keys that do not follow from the types, by field. An own key with
+    an `attribute` replaces the field of that name. Fields whose type a config cannot express are
+    left out.
     """
     descriptions = describe(kind)
     renamed = {key.attribute: name for name, key in own.items() if isinstance(key, Key)}

@@ -38,7 +38,7 @@ _MAX_OUTPUT_BYTES = 4000  # the end of the callback's output that is kept
 
 
 class ProcessCall:
-    """One isolated call. It ends after `timeout` seconds or at the context's cancel. The
+    """One isolated call, which ends after `timeout` seconds or at the context's cancel. The
     callback then gets `grace` seconds before it is killed."""
 
     def __init__(

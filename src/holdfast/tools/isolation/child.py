@@ -1,11 +1,11 @@
 """The first process of an isolated call: it forks the worker that runs the callback, supervises the
 worker, and ends everything that the worker started.
 
-A bare Python starts this file by its path (`child.py PARENT_PID CHANNEL_FD SYS_PATH...`). It
-imports nothing of Holdfast before the fork. There are two processes because a callback may hold
-the interpreter's lock for ever, and then no watching thread could run. This process runs no user
-code. It waits for the worker's end, for the parent's end (stdin closes) or for SIGTERM, and then
-kills what is left.
+A bare Python starts this file by its path (`child.py PARENT_PID CHANNEL_FD SYS_PATH...`). Nothing
+of Holdfast is imported before the fork. There are two processes because a callback may hold the
+interpreter's lock for ever, and then no watching thread could run. The first process runs no user
+code. The first process waits for the worker's end, for the parent's end (stdin closes) or for
+SIGTERM, and then kills all remaining processes.
 """
 
 import os
@@ -72,8 +72,8 @@ def end(worker: int, alive: bool) -> None:
 
 
 def watch(worker: int, signals: int) -> int:
-    """Wait until the worker ends or must end, and kill what is left. Return the exit status: 128
-    + the signal's number after a signal, as in a shell."""
+    """Wait until the worker ends or must end, and kill the remaining processes. Return the exit
+    status: 128 + the signal's number after a signal, as in a shell."""
     poll = select.poll()
     poll.register(0, 0)  # only a hang-up: the parent writes nothing
     poll.register(signals, select.POLLIN)

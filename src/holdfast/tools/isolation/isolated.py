@@ -80,12 +80,12 @@ class Isolated:
     def call(
         self, arguments: dict[str, Any], context: ToolContext, timeout: float | None
     ) -> ToolResult:
-        """Run the callback in a new process. That process and everything that it started have ended
-        before this method returns.
+        """Run the callback in a new process. When this method returns, that process and everything
+        that it started have ended.
 
-        Raises `ToolError`: the callback's exception, classified and worded as by `ToolManager`;
-        `ToolTimeout` after `timeout` seconds; `ToolCancelled`; or an error if the process ended
-        without an answer.
+        Raises `ToolTimeout` after `timeout` seconds; `ToolCancelled`; and `ToolError` for the
+        callback's exception (in the words of `ToolManager`) or a process that ended without an
+        answer.
         """
         if _is_importing_callback():
             raise ToolError(

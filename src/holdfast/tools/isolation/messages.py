@@ -1,7 +1,7 @@
 """The messages between the parent and the worker of an isolated call, and the lookup of a callback
 by its name.
 
-This module knows nothing of `Tool`, which itself uses the isolation.
+`Tool` uses the isolation, so this module does not import it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tools of MCP servers. `MCPClient` connects to servers and makes each of their tools a `Tool`.
 
-The mcp package implements the protocol. It is async and runs on one private thread. Nothing of
-it is imported before the first connection.
+The mcp package implements the protocol. The package is async, runs on one private thread, and is
+imported at the first connection.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class MCPClient(ServiceClient[MCPSource]):
             follow a redirect to another origin.
         trusted: True to believe the server's annotations (read_only, idempotent, ...). By
             default no call is repeated automatically.
-        sampling: True to let the server ask the calling agent's model for completions, at most
-            32 per call. Their usage is in the result's meta under `holdfast/sampling`. By
-            default the server is not told that it may ask.
+        sampling: True to let the server ask the calling agent's model for completions, at most 32
+            per call. Their usage is in the result's meta under `holdfast/sampling`. By default the
+            client does not announce sampling.
         roots: False to hide the working folders (each runtime's `workdir`) of the agent's
             conversations from the server. True by default.
         timeout: Seconds to connect and list tools, instead of the client's `timeout`.
@@ -80,8 +80,8 @@ class MCPClient(ServiceClient[MCPSource]):
         lazy: True if a `ToolManager` lists this server's tools only when one of them is named.
 
     A server may send requests to the client. The conversation that made the current call answers
-    them, unless `elicit`, `sample` or `roots` is given here. Each answer is computed on a thread of
-    its own.
+    them, unless `elicit`, `sample` or `roots` is given here. Each answer is computed on its own
+    thread.
 
     Args:
         config: `{"mcpServers": {id: server}}` or the inner mapping; None or an empty mapping
@@ -89,15 +89,15 @@ class MCPClient(ServiceClient[MCPSource]):
         timeout: Seconds to connect to one server and list its tools.
         call_timeout: Seconds for one call, not counting the time in which a person is asked;
             None for no limit.
-        elicit: A function that asks the user. It takes an `Elicitation` and returns the form's
-            values (for a URL: True), or None to decline. If it raises, the server is told that
-            there was no answer. Without `elicit` the conversation's `on_question` is asked;
+        elicit: A function that asks the user: takes an `Elicitation`, returns the form's values
+            (for a URL: True), or None to decline. If it raises, the client reports to the server
+            that there was no answer. Without `elicit` the conversation's `on_question` is asked;
             without a conversation every question is declined.
         sample: An `LLM`, or any object with `completion(messages, system=, cancelled=)`, that
             answers completion requests of every server. Without it, requests of servers with
             `sampling` go to the agent's model.
-        roots: Folders, or a function that returns them, that servers are told to work in. They
-            replace the conversations' own folders.
+        roots: Folders, or a function that returns them, that the client names to servers, in place
+            of the conversations' own folders.
         auth: For servers over HTTP, by id: an `OAuth`, a `ClientCredentials` or an `httpx2.Auth`.
         stderr_dir: A folder in which the stderr of each stdio server is appended to `{id}.log`,
             at most 10 MB. Without it, the end of stderr is kept in a temporary file for error

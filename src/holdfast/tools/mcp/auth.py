@@ -1,8 +1,8 @@
 """Authentication to MCP servers over HTTP: OAuth with a user (`OAuth`) and without
 (`ClientCredentials`).
 
-The mcp package implements the flows. This module supplies their handlers and a token storage
-that belongs to the caller.
+The mcp package implements the flows; this module, their handlers and a token storage that belongs
+to the caller.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
     """OAuth 2.1 between machines.
 
     The credential is `client_secret`, or `private_key` (PEM), which signs an assertion with
-    `algorithm`. It goes only to the authorization server `issuer` (its exact identifier), even
-    if the MCP server names another one.
+    `algorithm`. The credential goes only to the authorization server `issuer` (its exact
+    identifier), even if the MCP server names another one.
     """
 
     client_id: str

@@ -98,7 +98,7 @@ def secret_values(server: Server) -> Iterator[str]:
 
 
 class FilledServers(dict[str, Any]):
-    """Servers from a file whose placeholders were filled: one that is left was escaped."""
+    """Servers from a file with filled placeholders: a remaining placeholder was escaped."""
 
 
 def open_placeholders(server: Server) -> list[str]:

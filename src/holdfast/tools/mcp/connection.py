@@ -1,7 +1,7 @@
 """Connections to one MCP server, on the loop thread. `McpConnection` is one connection's task;
 `SharedConnection` replaces it after a crash.
 
-This module is imported at the first connection, because it loads asyncio and the mcp package.
+Importing this module loads asyncio and the mcp package, so it is imported at the first connection.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Folders = Callable[[], Sequence[str] | None]
 
 
 class McpConnection:
-    """One connection and the task that owns it: it opens the transport, lists the tools, and
+    """One connection and the task that owns it. The task opens the transport, lists the tools, and
     serves calls until `end` or until the server is gone. A connection is never reopened."""
 
     def __init__(
@@ -469,7 +469,7 @@ class McpConnection:
 
 
 class SharedConnection:
-    """A connection that all its users share. It opens at the first use and again after a crash.
+    """A connection that all its users share, opened at the first use and again after a crash.
     Everything except `leases` is used on the loop thread only."""
 
     def __init__(self, spec: ConnectionSpec, tasks: set[asyncio.Task[None]]) -> None:

@@ -28,8 +28,9 @@ from holdfast.tools.trace_headers import trace_headers
 class Trace:
     """The HTTP outcome of one call's requests.
 
-    The transport turns every HTTP failure into one JSON-RPC error. It sends each request in the
-    caller's context, however, so the HTTP hooks that write this trace run in that context too.
+    The transport turns every HTTP failure into one JSON-RPC error. However, the transport sends
+    each request in the caller's context, so the HTTP hooks that write this trace run in that
+    context too.
     """
 
     __slots__ = ("failure", "status")
@@ -69,9 +70,9 @@ def _stream_error(error: httpx2.TransportError) -> Exception:
 class _Contained(httpx2.AsyncHTTPTransport):
     """A transport that keeps the failure of one request from failing the others.
 
-    The mcp package's transport would end all other requests on the connection too. This
-    transport therefore answers a failed request with a JSON-RPC error. It does so only while
-    `connected()`; before that, a failure belongs to the connection.
+    The mcp package's transport would end all other requests on the connection too. While
+    `connected()`, `_Contained` answers a failed request with a JSON-RPC error instead. Before that,
+    a failure belongs to the connection.
     """
 
     def __init__(self, connected: Callable[[], bool]) -> None:
@@ -98,11 +99,11 @@ class _Contained(httpx2.AsyncHTTPTransport):
 def http_client(
     server: Http, timeout: float, auth: httpx2.Auth | None, connected: Callable[[], bool]
 ) -> httpx2.AsyncClient:
-    """Return the HTTP client of one connection. It reads no proxy and no .netrc."""
+    """Return the HTTP client of one connection, which reads no proxy and no .netrc."""
     return httpx2.AsyncClient(
         headers={"accept-encoding": ACCEPTED_ENCODINGS, **server.headers},
         auth=auth,
-        # `call_timeout` limits how long a tool takes; reading has no limit of its own.
+        # `call_timeout` limits the time of a call; reading itself has no limit.
         timeout=httpx2.Timeout(timeout, read=None),
         transport=_Contained(connected),
         trust_env=False,
@@ -112,8 +113,8 @@ def http_client(
 
 # --- SSE (2024-11-05) ---
 
-# Replaces the mcp package's SSE transport, which does not report a message that could not be
-# delivered to its caller, and reads events of at most 1 MB.
+# Replaces the mcp package's SSE transport, which reads events of at most 1 MB. That transport does
+# not report an undelivered message to the message's caller.
 
 
 @contextlib.asynccontextmanager

@@ -39,8 +39,8 @@ class BoundedBody(httpx2.AsyncByteStream):
     """The body of a response, without its compression.
 
     Each message of it has a bounded number of bytes and values. A JSON body that answers a request
-    is passed on whole: in place of one that exceeds the bounds, or that has the id of another
-    request, comes an error of its own request.
+    is passed on whole. A body that exceeds the bounds, or has the id of another request, is
+    replaced by an error of its own request.
 
     Args:
         response: The response, whose stream is replaced by this object.

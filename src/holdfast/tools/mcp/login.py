@@ -34,11 +34,11 @@ def mcp_login(
     """Let a user log in at an MCP server, and return the `auth` for later connections:
     `MCPClient({"desk": {"url": url}}, auth={"desk": mcp_login(url, webbrowser.open, storage)})`.
 
-    Equivalent to an `OAuth` whose browser is sent back to this machine, and one connection with
-    it: discovery, registration, authorization code with PKCE, and a `state` that the answer must
-    carry. Tokens that `storage` has already are used without asking anyone. The returned `OAuth`
-    renews them, and asks nobody: when the user has to log in again, its connection fails and says
-    so.
+    Equivalent to an `OAuth` that sends the browser back to this machine, and one connection with
+    it. The connection performs discovery, registration, and authorization by code with PKCE and a
+    `state` that the answer must carry. Tokens that `storage` has already are used without asking
+    the user. The returned `OAuth` renews tokens without the user. When the user has to log in
+    again, its connection fails and says so.
 
     Args:
         url: The server's URL.

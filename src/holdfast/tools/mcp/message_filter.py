@@ -1,10 +1,11 @@
 """A filter for messages between an MCP server and the mcp package, for every transport and both
 eras of the protocol.
 
-The mcp package drops an answer that it cannot parse, so that the call waits for ever. It refuses
-a whole list of tools because of one bad tool. It validates results against the server's own
-schema on the loop thread. This filter turns an unreadable answer into the error of its call,
-reads a list tool by tool, and hides output schemas from the package.
+| the mcp package | the filter |
+|---|---|
+| drops an unreadable answer, so that the call waits for ever | turns it into the call's error |
+| refuses a whole list of tools because of one bad tool | reads a list tool by tool |
+| validates results by the server's own schema on the loop thread | hides output schemas |
 """
 
 from __future__ import annotations
@@ -202,8 +203,8 @@ def parse_message(text: str | bytes) -> SessionMessage | UnreadableMessage:
 
 
 def _repair(text: bytes) -> mcp_types.JSONRPCResponse | None:
-    """Return an answer without what makes it unreadable: halves of surrogate pairs, numbers of
-    many digits, and levels so deep that no schema may have them. None if that is not enough."""
+    """Return an answer without its unreadable parts: halves of surrogate pairs, numbers of many
+    digits, and levels deeper than any schema may have. None if the rest is still unreadable."""
     try:
         answer = json.loads(_without_depths(text), parse_int=_short_number)
     except (ValueError, RecursionError):

@@ -22,7 +22,7 @@ _CLOSE_SECONDS = 9.0
 
 
 class _Hub:
-    """A loop thread and the connections on it. It exists from the first user to the last."""
+    """A loop thread and the connections on it, from the first user to the last."""
 
     def __init__(self) -> None:
         self.connections: list[SharedConnection] = []  # under the pool's lock
@@ -59,7 +59,7 @@ class ConnectionLease:
 
     @property
     def live(self) -> bool:
-        """True if the lease is still held. It is no longer held after its pool was closed."""
+        """True if the lease is held. Closing the pool ends all leases."""
         return self in self.pool.leases
 
     def release(self) -> None:
@@ -102,8 +102,8 @@ class MCPPool:
             spec: The server and the client's settings for it.
             on_change: A function that is called, on any thread, when the server's tools may have
                 changed.
-            folders: A function that returns the folders to work in when the server asks for
-                them. It must not block.
+            folders: A function that returns the folders to work in when the server asks for them,
+                without blocking.
         """
         # The import takes 0.5 s. On the loop thread that time would count against the deadlines.
         from holdfast.tools.mcp.connection import SharedConnection

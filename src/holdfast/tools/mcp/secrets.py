@@ -24,8 +24,8 @@ def url_without_secrets(text: str) -> str:
 
 
 def redaction(secrets: Iterable[str]) -> Redact:
-    """Return a function that removes secrets from a text. It removes `secrets`, all bearer tokens,
-    and from each URL the user, password, query and fragment."""
+    """Return a function that removes secrets from a text: `secrets`, all bearer tokens, and from
+    each URL the user, password, query and fragment."""
     spellings = {
         spelling
         for value in secrets

@@ -1,7 +1,7 @@
-"""The requests that an MCP server may send to its client: the user's input (elicitation), a model's
+"""The requests of an MCP server to its client: for the user's input (elicitation), a model's
 completion (sampling), and the folders to work in (roots).
 
-The owner's code computes the answers on a thread of its own, never on the loop thread.
+The owner's code computes each answer on a separate thread, never on the loop thread.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class MCPSource(ServiceSource):
 
     def close(self) -> None:
         """Release the connection. Idempotent. The last user's release ends the connection and the
-        process behind it, within some seconds."""
+        server's process, within some seconds."""
         lease = self.detach_lease()
         if lease is not None:
             lease.release()
@@ -299,7 +299,7 @@ class PendingCall:
         self.completions.append({"model": model, "usage": msgspec.to_builtins(usage)})
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Queue a progress notification of the server. It is dropped when too many wait already."""
+        """Queue a progress notification of the server, or drop it when too many wait already."""
         if self._news.qsize() < _MAX_QUEUED_PROGRESS:
             self._news.put(progress_text(progress, total, message))
 
@@ -345,7 +345,7 @@ class PendingCall:
                 return
             if isinstance(news, str):
                 report(news)
-            elif news is ticking:  # else the clock is in that state
+            elif news is ticking:  # else the clock is in the new state already
                 now = time.monotonic()
                 if ticking and self._seconds_left is not None:
                     self._seconds_left -= now - since

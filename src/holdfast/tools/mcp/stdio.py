@@ -1,8 +1,10 @@
 """The stdio transport: the process of an MCP server, its pipes, its stderr, and its end.
 
-It replaces the mcp package's transport, which has three problems. It copies a long line once for
-each 64 KB of it. It delays `close` for seconds while it waits for a server that never answered.
-It misses the death of a process whose child keeps the stdout open.
+The transport of the mcp package has three problems that this one avoids:
+
+- A long line is copied once for each 64 KB of it.
+- `close` waits for seconds for a server that never answered.
+- The death of a process goes unnoticed while a child of it keeps the stdout open.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class StderrFile:
         self._start = os.fstat(self.file.fileno()).st_size
 
     def trim(self) -> None:
-        """Cut a file that is too long to its end, where the child, which appends, goes on."""
+        """Cut a file that is too long to its end; the child continues to append."""
         descriptor = self.file.fileno()
         size = os.fstat(descriptor).st_size
         if size > self._max_bytes:
@@ -175,7 +177,7 @@ async def stdio(
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
     """Start `server` and connect to it.
 
-    When the block is left, in whatever way, the process and its whole process group end within
+    When the block ends, also by an exception, the process and its whole process group end within
     seconds. Raises `OSError` or `ValueError` if the process cannot be started.
 
     Args:

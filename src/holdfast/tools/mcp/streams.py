@@ -60,7 +60,7 @@ class Inbox(StreamEnd):
             self._wake()
 
     def end(self) -> None:
-        """Mark the end: no more messages will come."""
+        """Mark the end: no further message will come."""
         if not self._over:
             self._over = True
             self._wake()

@@ -24,8 +24,8 @@ def browser_server(
 ) -> dict[str, Any]:
     """Return a server for `Agent(mcp_servers={"browser": browser_server()})` or `MCPClient`.
 
-    It needs Node.js 18 or newer and a browser on the machine. The profile is in memory and ends
-    with the server. The tools are `browser.browser_navigate`, `browser.browser_snapshot`,
+    The server needs Node.js 18 or newer and a browser on the machine. The profile is in memory and
+    ends with the server. The tools are `browser.browser_navigate`, `browser.browser_snapshot`,
     `browser.browser_click` and others; none of them is trusted to be read-only.
 
     Args:

@@ -447,8 +447,8 @@ def memory_index(folder: str | os.PathLike[str], budget: int = 4000) -> str:
     """Return an overview of the notes for a system prompt:
     `Agent(system_prompt_extensions=[memory_index(folder)])`.
 
-    It has one line per note and at most `budget` characters; "" if there are no notes. The notes
-    are read once, at the call.
+    The overview has one line per note and at most `budget` characters; "" if there are no notes.
+    The notes are read once, at the call.
     """
     lines = Notes(os.path.abspath(with_home(folder))).index(budget)
     return (

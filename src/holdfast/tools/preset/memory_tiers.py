@@ -21,9 +21,9 @@ def make_two_tier_memory(
 ) -> list[Tool]:
     """Return the tools `memory_read` and `memory_write` over two folders of notes.
 
-    A path that begins with `user/` is of the user's folder, any other of the project's. Both tools
-    work as those of `make_memory`; lists and searches show the project's notes first, and a note of
-    the project hides a note of the user with the same path from a read of that path.
+    A path that begins with `user/` belongs to the user's folder, any other to the project's. Both
+    tools work as those of `make_memory`. Lists and searches show the project's notes first. A read
+    of a path finds the project's note before a note of the user with the same path.
 
     Args:
         user: The folder of the notes about the user, such as `~/.config/agent/memory`.
