@@ -1,9 +1,14 @@
-"""Answers that a provider makes in the background: asked for once, then polled or streamed until
-they are there, also after a broken connection or a killed process.
+"""Answers that a provider makes in the background. Such an answer is requested once, then polled or
+streamed until it is complete, also after a broken connection or a killed process.
 
-This is the background mode of the Responses API (https://developers.openai.com/api/docs/guides/
-background): `POST /responses` returns at once, `GET /responses/{id}` returns the state of the
-answer, and `POST /responses/{id}/cancel` ends it. The provider keeps an answer for minutes.
+| background mode of the Responses API | effect |
+|---|---|
+| `POST /responses` | starts the answer and returns at once |
+| `GET /responses/{id}` | returns the state of the answer |
+| `POST /responses/{id}/cancel` | ends it |
+
+The provider keeps an answer for minutes.
+See https://developers.openai.com/api/docs/guides/background.
 """
 
 from __future__ import annotations
@@ -207,8 +212,9 @@ class BackgroundAnswer:
         return not self._id
 
     def _final(self, make: Callable[[], Completion], is_final: bool) -> Completion:
-        """Return the complete answer. One that failed is forgotten, so that a retry asks anew; one
-        that is not final, such as a gateway's page in place of it, is fetched again."""
+        """Return the complete answer. A failed answer is forgotten, so that a retry asks anew. A
+        response that is not final, such as a gateway's page in place of the answer, is fetched
+        again."""
         try:
             return make()
         except LLMError:
@@ -357,7 +363,7 @@ class BackgroundAnswer:
 
     def cancel(self) -> None:
         """Tell the provider that the answer is no longer wanted, if it is being made. A failure
-        changes nothing: the provider then ends it by itself, and nobody fetches it."""
+        changes nothing: the provider then completes the answer, which is never fetched."""
         if not self._id:
             return
         endpoint = self._endpoint
@@ -376,4 +382,4 @@ def _state(data: bytes) -> _State | None:
     try:
         return _states.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return None  # the wire says what is wrong with it
+        return None  # the wire raises the error

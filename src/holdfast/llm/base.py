@@ -1,5 +1,5 @@
 """The bases of Holdfast's own models: one `completion` for all of them, and one request with its
-retries for those that ask a provider."""
+retries for models of a provider."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BaseModel:
                 new messages.
             tools: The tools that the model may call. Calls are returned; nothing is run.
             system: The system prompt.
-            head: The conversation's `AgentConfigured` event. It replaces prompt, tools and
+            head: The conversation's `AgentConfigured` event, in place of prompt, tools and
                 parameters.
             on_delta: Receives the pieces of a streamed answer, on this thread.
             cancelled: Raising this flag ends the call with `Cancelled`.
@@ -111,9 +111,9 @@ _SOUND_GONE = "The sound of an earlier answer was refused; its transcript was se
 
 
 def _refuses_thinking(error: LLMError) -> bool:
-    """Return True if signed thinking in a request was refused. Newer Claude models bind it to all
-    that came before it, which a condensation or another system prompt changes: "Invalid
-    `signature` in `thinking` block. The block is bound to a different conversation."
+    """Return True if signed thinking in a request was refused. Newer Claude models bind it to the
+    history before it, which a condensation or another system prompt changes: "Invalid `signature`
+    in `thinking` block. The block is bound to a different conversation."
     """
     text = str(error).lower()
     return error.status == 400 and "thinking" in text and "signature" in text
@@ -196,8 +196,8 @@ class ProviderModel(FrozenModel):
     def _without_refused(
         self, error: LLMError, request: ModelRequest, target: RequestTarget, call: CompletionCall
     ) -> tuple[ModelRequest | None, str]:
-        """Return a request without the part of an earlier answer that the provider has refused, and
-        a note on it; None if nothing of the kind was refused."""
+        """Return a request without the refused part of an earlier answer, and a note on it. Return
+        None if the provider refused no such part."""
         transcript = call.transcript
         if _refuses_thinking(error) and transcript.leave_out_thinking(request.frame.recipient):
             return make_request(target, call, self.stream), THINKING_REFUSED

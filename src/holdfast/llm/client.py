@@ -80,7 +80,7 @@ class LLM(ProviderModel):
     - `wire`: the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini`,
       or an object of your own that satisfies `holdfast.llm.wires.protocol.Wire`. None means the
       protocol of the address.
-    - `headers`: extra headers for every request. They override those that Holdfast sends.
+    - `headers`: extra headers for every request, which override Holdfast's own.
 
     Settings that shape answers. Each is sent only if it is set, in the wire's own form:
 
@@ -94,22 +94,21 @@ class LLM(ProviderModel):
     - `images`: True if the model accepts pictures. None means: as `info` says, and True if
       `info` says nothing. For a model that accepts none, text such as `[picture: image/png, 640
       x 480, 12 KB]` replaces each picture.
-    - `prices`: US dollars per million tokens, instead of the table's: `{"input": 1.25, "output":
-      10, "cached": 0.125}`. Further kinds are `written` and `written_1h` (to the cache),
-      `input_audio`, `input_image`, `reasoning`, `output_audio`, `output_image`; one that is left
-      out costs as the kind that contains it. `request` is the price of a request.
+    - `prices`: US dollars per million tokens, instead of the table's:
+      `{"input": 1.25, "output": 10, "cached": 0.125}`. Further kinds are `written`, `written_1h`
+      (to the cache), `input_audio`, `input_image`, `reasoning`, `output_audio` and `output_image`.
+      A missing kind costs as the kind that contains it. `request` is the price of a request.
     - `send_reasoning`: the reasoning of earlier answers that is sent back, for Chat Completions.
-      True sends it as it came, False never, "tags" within `<think>` tags before the text. None
-      means: as the provider's documentation asks; with tool calls alone if the host is unknown.
+      True sends it unchanged, False never, "tags" within `<think>` tags before the text. None
+      means: as the provider's documentation asks, and only with tool calls if the host is unknown.
     - `think_tags`: True if answers may begin with their reasoning in `<think>` tags, which is then
       `reasoning` and not `text`. None means: for hosts that are known to send it so.
-    - `prompt_caching`: True to add the marks that a provider needs to cache the stable beginning
-      of requests. "5m" and "1h" also set how long Anthropic keeps the cache; an hour costs more to
-      write.
+    - `prompt_caching`: True to add a provider's marks for caching the stable beginning of requests.
+      "5m" and "1h" also set the lifetime of Anthropic's cache; an hour costs more.
     - `stream`: True to request the answer in pieces.
-    - `background`: True to have the provider make the answer in the background
-      (`openai_responses`): it is then polled, or streamed, and neither a broken connection nor a
-      killed process loses it. The provider stores such answers for some minutes.
+    - `background`: True to let the provider make the answer in the background (`openai_responses`).
+      The answer is then polled, or streamed, and survives a broken connection and a killed process.
+      The provider stores such answers for some minutes.
 
     Limits, in seconds unless noted:
 
@@ -126,7 +125,7 @@ class LLM(ProviderModel):
     `extra_body` is visible, so keep keys out of it. An LLM cannot be pickled, because its key would
     be in the bytes. Copying an LLM returns the same object; `replace` makes a new one with changes.
 
-    Raises `ConfigurationError` (a `ValueError`) naming the invalid argument.
+    Raises `ConfigurationError` (a `ValueError`), which names the invalid argument.
     """
 
     base_url: str
@@ -221,9 +220,9 @@ class LLM(ProviderModel):
     ) -> Completion:
         """Return a compaction of `messages` by the provider (`/responses/compact`).
 
-        It is an answer without text, to append to the transcript: later requests to this provider
-        begin with it instead of the messages before. Takes the arguments of `completion`, and
-        `instructions` for the compaction, which follow the system prompt. Raises
+        The compaction is an answer without text, to append to the transcript. Later requests to
+        this provider begin with it instead of the messages before. Takes the arguments of
+        `completion`, and `instructions` for the compaction, which follow the system prompt. Raises
         `ConfigurationError` on a wire other than `openai_responses`, and `LLMError`.
         """
         if self._parameters["wire"] != WITH_COMPACTION:
@@ -438,9 +437,9 @@ class LLM(ProviderModel):
         return dict(self._arguments)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the settings that shape answers: those that are sent, the wire and the host.
-        The port and credentials are left out, since both may change while the answers stay the
-        same. The values are JSON values without secrets. The dict is shared, so it is immutable."""
+        """Return the settings that shape answers: the sent ones, the wire and the host. The port
+        and credentials are left out, since both may change while the answers stay the same. The
+        values are JSON values without secrets. The dict is shared, so it is immutable."""
         return self._parameters
 
     @property

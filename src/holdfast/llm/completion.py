@@ -18,8 +18,7 @@ from holdfast.tools.arguments import refuse_async
 _REASON_CHARACTERS = 300  # of the failure in a `retry` delta
 
 # This must be the identical object that `events.AssistantReplied` has as its default. msgspec omits
-# only that object from JSON; any other empty Raw is written as no bytes at all, which is invalid
-# JSON.
+# only that object. Any other empty Raw is written as no bytes, which is invalid JSON.
 NO_NATIVE: msgspec.Raw = next(
     field.default for field in msgspec.structs.fields(AssistantReplied) if field.name == "native"
 )
@@ -33,9 +32,8 @@ class Completion(Data, HasDetails, frozen=True):
     - `text` and `reasoning`: the text that the model wrote.
     - `calls`: the tool calls that it requests. Their `name` is canonical, their `id` is empty (a
       conversation assigns its own), and their `provider_id` is the provider's.
-    - `stop_reason`: the reason that the answer ended: `stop`, `tool_calls`, `length`,
-      `content_filter`, `pause` (the provider expects a further request to continue), or the
-      provider's own word for any other reason.
+    - `stop_reason`: the reason for the end: `stop`, `tool_calls`, `length`, `content_filter`,
+      `pause` (a further request continues), or the provider's own word for another reason.
     - `native`: the provider's own message, kept only if it holds more than these fields.
     - `details`: citations, refusals, generated pictures and other parts that only some answers
       have. Each is an attribute of the completion, too: `completion.citations`.
@@ -78,8 +76,8 @@ class Delta(msgspec.Struct, frozen=True):
     `text` and `reasoning` deltas carry text to append. A `tool` delta carries a piece of the
     arguments of call number `index`; the first one of a call also has the tool's `name`. A
     `restart` delta says that the answer broke off and is requested again: discard all earlier
-    pieces. A `retry` delta says that a request failed for a `reason` and is repeated in `seconds`:
-    it is retry number `index`, from 1, of at most `most`.
+    pieces. A `retry` delta says that a request failed for a `reason` and is repeated in `seconds`,
+    as retry number `index` (from 1) of at most `most`.
     """
 
     kind: Literal["text", "reasoning", "tool", "restart", "retry"]
@@ -95,8 +93,8 @@ OnDelta = Callable[[Delta], object]
 
 
 class DeltaListener:
-    """A forwarder of deltas to an optional listener. It records whether any delta came since the
-    last restart."""
+    """A forwarder of deltas to an optional listener, with a record of whether any delta came since
+    the last restart."""
 
     __slots__ = ("_on_delta", "_sent_any")
 

@@ -253,8 +253,8 @@ class FallbackLLM(_Composite):
 
 
 class RouterRequest(msgspec.Struct, frozen=True):
-    """The input of a `RouterLLM`'s function: the conversation's `items` (do not change them),
-    the tools, the system prompt, and the `last` model that answered ("" for none)."""
+    """The input of a `RouterLLM`'s function. `items` are the conversation's items (do not change
+    them), `last` is the model that answered last ("" for none)."""
 
     items: Sequence[Item]
     tools: Sequence[ToolDefinition]
@@ -263,11 +263,11 @@ class RouterRequest(msgspec.Struct, frozen=True):
 
 
 class RouterLLM(_Composite):
-    """Models of which a function picks one for each request.
+    """A choice of models, from which a function picks one for each request.
 
-    `pick` receives a `RouterRequest` and returns a name of `models`. It should return the same name
-    for the same journal. A replay does not call it, because the journal records the model that
-    answered. `completion` raises `ConfigurationError` if `pick` returns an unknown name.
+    `pick` receives a `RouterRequest` and returns a name of `models`, the same for the same journal.
+    A replay does not call it, because the journal records the model that answered. `completion`
+    raises `ConfigurationError` if `pick` returns an unknown name.
 
         RouterLLM(
             lambda request: "small" if len(request.items) < 20 else "large",

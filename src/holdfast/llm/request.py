@@ -60,7 +60,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
     frame: RequestFrame
     # 128 bits in hex over everything except the model's name; empty for a request without `head`.
     hash: str
-    container: str = ""  # the container of an earlier answer in which this request goes on
+    container: str = ""  # the container of an earlier answer that this request continues in
 
     def with_canonical_names(self, completion: Completion, **changes: Any) -> Completion:
         """Return the completion with canonical tool names, the request's hash, and `changes`
@@ -77,8 +77,9 @@ def make_request(
     target: RequestTarget, prompt: Prompt, stream: bool = False, resume: bool = True
 ) -> ModelRequest:
     """Return a request. With a head, its frame is cached on the transcript, so each further step
-    costs one join. `resume` uses what the provider keeps of earlier answers for a while: sound, and
-    the container in which code goes on. Raises `ConfigurationError` for invalid arguments."""
+    costs one join. `resume` uses the parts of earlier answers that the provider keeps for a while:
+    sound, and the container in which code continues. Raises `ConfigurationError` for invalid
+    arguments."""
     transcript, head = prompt.transcript, prompt.head
     if head is not None:
         if prompt.tools or prompt.system is not None:
@@ -130,7 +131,7 @@ def make_frame(
     target: RequestTarget, system: str, tools: Sequence[ToolDefinition], head: str | None = None
 ) -> RequestFrame:
     """Return the frame of a request. `head` is the id of the `AgentConfigured` event that the frame
-    is built from: requests with the same head begin alike and share a provider's prompt cache.
+    is built from. Requests with the same head begin alike and share a provider's prompt cache.
     Raises `ConfigurationError` if two tools have the same name, or if a schema is not JSON."""
     wire, parameters = target.wire, target.parameters
     names: dict[str, str] = {}

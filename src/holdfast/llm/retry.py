@@ -47,12 +47,18 @@ def retrying(
     """Return `attempt()`, repeated up to `max_retries` times while it raises a `retryable`
     `LLMError`.
 
-    Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The
-    error is raised unchanged if the retries are used up, if the wait would pass `deadline` (a
-    `clock()` value), or if the provider asks for more than 120 s (then in its `retry_after`). The
-    log `holdfast.retry` reports each failure at once. `on_wait` receives the failure, the number of
-    the retry from 1, and the seconds, before the wait; `before_retry` the failure after it.
-    `failed` is the failure of a first attempt that the caller has made.
+    Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The log
+    `holdfast.retry` reports each failure at once.
+
+    The error is raised unchanged when the retries are used up or the wait would pass `deadline` (a
+    `clock()` value). The same holds if the provider asks for more than 120 s, which are then in
+    `retry_after`.
+
+    Args:
+        failed: The failure of a first attempt that the caller has made.
+        on_wait: Receives the failure, the number of the retry from 1, and the seconds, before the
+            wait.
+        before_retry: Receives the failure after the wait.
     """
     number = 0
     while True:
@@ -107,8 +113,8 @@ def delay(error: LLMError, number: int, random: Callable[[], float] | None = Non
 def retry_after(
     headers: Mapping[str, str], now: Callable[[], float] = time.time, *, status: int = 0
 ) -> float | None:
-    """Return the seconds that a response's headers (names in lower case) ask to wait, or None:
-    `retry-after-ms`, else `retry-after` (seconds or an HTTP date), else for status 429
+    """Return the seconds that a response's headers (names in lower case) ask to wait, or None. The
+    order is `retry-after-ms`, `retry-after` (seconds or an HTTP date), and for status 429
     `until_reset`."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
@@ -160,8 +166,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|\N{MICRO SIGN}s|ns|d|h|m|s)")
 
 
 def duration(text: str) -> float | None:
-    """Return the seconds of a duration such as `6m0s`, `1h2m` or `120ms`, or None for any other
-    text. This is Go's form, which OpenAI, Groq and Google write."""
+    """Return the seconds of a duration in Go's form, such as `6m0s`, `1h2m` or `120ms`, or None for
+    any other text. OpenAI, Groq and Google write this form."""
     if not text or _DURATION.sub("", text):
         return None
     return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION.findall(text))

@@ -1,5 +1,5 @@
-"""`ScriptedLLM`: a model that answers from a script, for tests. It builds and records real
-requests, and opens no socket."""
+"""`ScriptedLLM`: a model that answers from a script, for tests. Real requests are built and
+recorded, but no socket is opened."""
 
 from __future__ import annotations
 

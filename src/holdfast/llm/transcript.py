@@ -51,7 +51,7 @@ Item = Message | MessageEvent | Answer | CallResult
 
 
 class Recipient:
-    """A model that receives requests, and the rules for what it may be sent.
+    """A model that receives requests, and the rules for their content.
 
     `maker` and `only_host` (the host to which native forms are bound, or "") decide which native
     forms it may receive. Recipients with the same `key` receive the same bytes.
@@ -68,8 +68,9 @@ class Recipient:
     expires_at: Callable[[msgspec.Raw], float] | None
     # An answer's message without its signed thinking.
     without_thinking: Callable[[bytes], bytes] | None
-    # The ids of the provider's own calls without a result in an answer's message, and of results
-    # without a call; and the message without the parts of such ids.
+    # `unpaired` returns the ids of the provider's own calls without a result in an answer's
+    # message, and of results without a call. `without_parts` returns the message without the parts
+    # of such ids.
     unpaired: Callable[[bytes], tuple[set[str], set[str]]] | None
     without_parts: Callable[[bytes, set[str]], bytes] | None
 
@@ -107,7 +108,7 @@ THINKING_REFUSED = (
     "The thinking of earlier answers was refused, since the conversation before them has changed;"
     " it was left out."
 )
-# Stop reasons of an answer that ended within whatever it was writing.
+# Stop reasons of an answer that ended in the middle of a text or call.
 _CUT_OFF = ("length", "content_filter")
 
 
@@ -213,7 +214,8 @@ class _Encoding:
         if calls:
             calls = self._add_calls(calls, bool(native), to, verbatim)
         fragment = to.wire.assistant(text, calls, native, names, to.family)
-        # Asked of what is sent: an answer whose calls were changed may go without its native form.
+        # This asks about the sent form: an answer with changed calls may be sent without its native
+        # form.
         if (
             native
             and to.replaces_history is not None
@@ -226,7 +228,7 @@ class _Encoding:
         return fragment
 
     def _add_calls(self, calls: Calls, native: bool, to: Recipient, verbatim: bool) -> Calls:
-        """Return the calls of an answer as they are sent."""
+        """Return the calls of an answer in the sent form."""
         pairs: list[tuple[ToolCall, ToolCall]] = []
         any_renamed = False
         for call in calls:
@@ -317,7 +319,7 @@ class _Encoding:
         return self.unsigned != before
 
     def unexpiring(self, now: float = math.inf) -> list[bytes]:
-        """Return the messages with all that end by then replaced."""
+        """Return the messages, with those that expire by `now` replaced."""
         fragments = list(self.fragments)
         for place, end, later in self.expiring:
             if end <= now:
@@ -510,8 +512,9 @@ class Transcript:
             return fragments, encoding.digest() if hashed else b""
 
     def leave_out_thinking(self, to: Recipient) -> bool:
-        """Leave the signed thinking out of all answers so far in later requests to a recipient, who
-        has refused it; return False if none has any. The hash of a request stays the same."""
+        """Leave the signed thinking of all present answers out of later requests to a recipient
+        that has refused it. Return False if no answer has any. The hash of a request stays the
+        same."""
         with self._lock:
             encoding = self._encodings.get(self._key(to))
             return encoding is not None and encoding.leave_out_thinking(to)
@@ -531,8 +534,8 @@ class Transcript:
         """Return notes on the parts that a request to this recipient leaves out:
 
         - Native forms of other models (signed reasoning, encrypted items), which only their own
-          provider can read. Texts, calls and results are kept. These notes are returned only for
-          the first request after an answer of another model.
+          provider can read. Texts, calls and results are kept. Such notes are returned only for the
+          first request after an answer of another model.
         - Files and pictures that the model cannot receive, of the items since the last answer; of
           all items if another server gave that answer.
         """

@@ -23,12 +23,13 @@ _MAX_VALUE_BYTES = 100_000  # of one exported variable; Linux accepts at most 12
 _MAX_EXPORTED_BYTES = 1_000_000
 
 # The script is one line, so that bash counts the command's lines from 1. `{name}` is random: no
-# command can know it beforehand, and the function is readonly. The state is written after the
-# command, and on `exit`, a failing `set -e` or a SIGINT. It ends with NUL, and the trap is set only
-# after all variables: a SIGINT can come at any time. Nothing that it prints is shown, and bash has
-# read it when the command begins: `set -x`, `set -v` or a trap on DEBUG would show lines that are
-# not the command's. The script's file has two parts that end with NUL: assignments, and the
-# command.
+# command can know it beforehand, and the function is readonly. The script's file has two parts that
+# end with NUL: assignments, and the command.
+#
+# The state is written after the command, and on `exit`, a failing `set -e` or a SIGINT. The state
+# ends with NUL, and the trap is set only after all variables, since a SIGINT can come at any time.
+# Output of the script itself is hidden, and bash has read the script when the command begins.
+# Otherwise `set -x`, `set -v` or a trap on DEBUG would show lines that are not the command's.
 _SCRIPT = (
     "{name}() {{ [[ ${{{name}d:-}} ]] || {{ {name}c=; builtin declare -p; builtin declare -F;"
     " builtin printf '\\0'; }} 2>/dev/null >|{state}; {name}d=1; builtin set +v; return \"$1\"; }};"
@@ -38,9 +39,9 @@ _SCRIPT = (
     " >/dev/null 2>&1; }}"
 )
 
-# Names that change how bash starts or runs. They are never set for a command: neither a caller's
-# environment nor an earlier command can load a file, turn an option on or change how words are
-# split.
+# Names that change how bash starts or runs. They are never set for a command. So no environment of
+# a caller and no earlier command can load a file, turn an option on or change the splitting of
+# words.
 _ACTED_ON = re.compile(
     r"BASH|BASH_.*|BASHOPTS|SHELLOPTS|ENV|IFS|PS\d|PROMPT_.*|POSIXLY_CORRECT|GLOBIGNORE|EXECIGNORE|FIGNORE|CDPATH|TMOUT|TIMEFORMAT"
     r"|FUNCNEST|HIST.*|histchars|INPUTRC|MAIL|MAILCHECK|MAILPATH|OPTIND|OPTARG|OPTERR|COMP_.*|READLINE_.*|IGNOREEOF|auto_resume"

@@ -87,9 +87,8 @@ def _restore_sigint() -> None:
 
 
 def before_start() -> Any:
-    """Return the function that a child calls before its program starts, None if there is nothing
-    to do. bash cannot restore a signal that was ignored at its start, as in a script's
-    background."""
+    """Return the function that a child calls before its program starts, or None. bash cannot
+    restore a signal that was ignored at its start, as in a script's background."""
     return _restore_sigint if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else None
 
 
@@ -125,7 +124,7 @@ class PlainHost:
         )
 
     def watch_end(self, process: CommandProcess) -> int:
-        """Return a pidfd of the process, -1 where there are none."""
+        """Return a pidfd of the process, -1 if the system has none."""
         if hasattr(os, "pidfd_open"):
             try:
                 return os.pidfd_open(process.pid)

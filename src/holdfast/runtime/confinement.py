@@ -6,8 +6,8 @@ import msgspec
 
 
 class Confinement(msgspec.Struct, frozen=True):
-    """The bounds that a sandbox sets to the commands and file tools of a runtime, for those that
-    judge their calls. A runtime with the attribute `confinement` vouches for them.
+    """The bounds that a sandbox sets to the commands and file tools of a runtime, for judges of
+    their calls. A runtime with the attribute `confinement` guarantees them.
 
     Args:
         workdir: The path of the working directory in the sandbox.

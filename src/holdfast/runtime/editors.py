@@ -1,4 +1,4 @@
-"""The edit tools that a model is given: those that its family was trained with."""
+"""The edit tools of a model: the ones that its family was trained with."""
 
 from __future__ import annotations
 

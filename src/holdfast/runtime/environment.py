@@ -19,10 +19,10 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/o
 def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str, str]:
     """Return the variables of commands.
 
-    `os.environ` is not read, so that no secret of this process reaches a child unasked. PATH is
-    the system's usual one; HOME and USER come from the user database; TERM is dumb and pagers
-    are `cat`, so that nothing waits for a key. `env` overrides these values: pass
-    `env=os.environ`, or the part of it that commands may see.
+    `os.environ` is not read, so that no secret of this process reaches a child unasked. PATH is the
+    system's usual one. HOME and USER come from the user database. TERM is dumb and pagers are
+    `cat`, so that no program waits for a key. `env` overrides these values: pass `env=os.environ`,
+    or the part of it that commands may see.
     """
     variables = {
         "PATH": _DEFAULT_PATH,

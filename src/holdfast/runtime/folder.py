@@ -49,9 +49,9 @@ class ProcessPlace:
     workdir: str
     """The path of the work folder there."""
     home: str
-    """The home folder there; "" for that of the user database."""
+    """The home folder there; "" for the one in the user database."""
     variables: Mapping[str, str]
-    """Variables of commands there, which those of the caller override."""
+    """Variables of commands there. The caller's variables override them."""
     make_paths: Callable[[Sequence[Path], str], Paths]
     """Returns the paths of the file tools, from further folders for reading and the home folder."""
 
@@ -121,9 +121,9 @@ class FolderRuntime:
         self.launcher = place.launcher
         """Starts the processes of hook commands."""
         self.home = place.home
-        """The home folder of commands; "" for that of the user database."""
+        """The home folder of commands; "" for the one in the user database."""
         self.workdir_visible = place.workdir
-        """The path of the work folder as commands see it."""
+        """The path of the work folder for commands."""
         self.terminal = Terminal(
             Path(place.workdir),
             folder,
@@ -224,7 +224,7 @@ class FolderRuntime:
 
     @property
     def all_tools(self) -> list[Tool]:
-        """A new list of `tools`, and of those that an agent is given only on request
+        """A new list of `tools` and of the tools that an agent has only on request
         (`tools_for`)."""
         usual, more = self._made_tools()
         return [*usual, *more]
@@ -246,7 +246,7 @@ class FolderRuntime:
 
         Args:
             model: The model's name, such as `claude-sonnet-4-5`; see `editor_for`.
-            editor: The edit tools to give, whatever the model.
+            editor: The edit tools to give, regardless of the model.
             also: Names of further tools among `all_tools`.
 
         Raises `ConfigurationError` for a name that does not exist.

@@ -216,9 +216,9 @@ def _joined(parts: list[str | None]) -> str:
 
 @lru_cache(maxsize=512)
 def glob(pattern: str) -> re.Pattern[str]:
-    """Compile a glob pattern for whole relative paths. It supports `*`, `?`, `[a-z]`, `{a,b}`, and
-    `**` for any number of folders. Raises `RuntimeFault` for a pattern that is invalid, too long,
-    or expands to too many."""
+    """Compile a glob pattern for whole relative paths, with `*`, `?`, `[a-z]`, `{a,b}`, and `**`
+    for any number of folders. Raises `RuntimeFault` for a pattern that is invalid, too long, or
+    expands to too many."""
     choices: list[str] = []
     try:
         for one in braces(pattern):

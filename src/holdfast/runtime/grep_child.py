@@ -1,8 +1,8 @@
-"""The program of a text search, which runs in a process of its own.
+"""The program of a text search, which runs in a separate process.
 
 A regular expression cannot be interrupted in Python: a pattern such as `(a+)+$` may take
-practically forever, and holds the interpreter's lock meanwhile. A process can be killed. The
-search starts this file with a bare Python, so the file imports only the standard library. It
+practically forever, and holds the interpreter's lock meanwhile. A process can be killed. The search
+starts this file with a bare Python, so the file imports only the standard library. The program
 reads one JSON line and NUL-separated paths, and writes one JSON line per file with a match.
 """
 

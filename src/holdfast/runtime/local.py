@@ -29,10 +29,10 @@ class LocalRuntime(FolderRuntime):
 
     Args:
         workdir: An existing folder. None makes a temporary folder that `close` removes. If this
-            process is killed, the next one that makes a runtime removes the folder if it is
-            empty; otherwise it names the folder once in the log.
-        allow_outside: Folders outside of `workdir` that the file tools may use; True for any.
-            Shell commands can do whatever this process's user can.
+            process is killed, the next one that makes a runtime removes the folder if it is empty.
+            Otherwise the folder is named once in the log.
+        allow_outside: Folders outside of `workdir` that the file tools may use; True for any. Shell
+            commands have all rights of this process's user.
         env: Environment variables of commands; others of this process are not passed on
             (`child_environment`).
         shell: The name or path of bash.

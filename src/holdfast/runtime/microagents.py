@@ -44,11 +44,12 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
     """Return the microagents of a repository, ordered by folder and name.
 
     `SKILL.md` in the folders of `.agents/skills/` and `skills/`, and the Markdown files of
-    `microagents/`, `.openhands/microagents/` and `.holdfast/microagents/` are read. With
-    `loose`, `folder` may also contain `.md` files directly. A file that cannot be read is left
-    out with a warning in the log. So is a link out of `folder`: a cloned repository must not
-    show other files to a model. Raises `ConfigurationError` (a `ValueError`) if the folder does
-    not exist.
+    `microagents/`, `.openhands/microagents/` and `.holdfast/microagents/` are read. With `loose`,
+    `folder` may also contain `.md` files directly.
+
+    A file that cannot be read is left out with a warning in the log. The same holds for a link out
+    of `folder`, because a cloned repository must not show other files to a model. Raises
+    `ConfigurationError` (a `ValueError`) if the folder does not exist.
     """
     root = Path(with_home(folder)).resolve()
     if not root.is_dir():

@@ -121,7 +121,7 @@ class CommandOutput:
         try:
             while count < len(data):
                 count += os.write(self._fd, data[count:] if count else data)
-        except OSError:  # a full disk truncates the file; the command goes on
+        except OSError:  # a full disk truncates the file; the command continues
             self._cap = 0
         self._stored += count
         return count

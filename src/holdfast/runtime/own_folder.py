@@ -36,8 +36,9 @@ class _Ready(msgspec.Struct, frozen=True):
 
 
 class FolderChanges(NamedTuple):
-    """The changes in a folder: the states of each file before and after, by path; the unified diff
-    of the text files; remarks about all else; and the paths that are never taken over."""
+    """The changes in a folder. `files` has the states of each file before and after, by path, and
+    `patch` the unified diff of the text files. `notes` describe all other changes. `stays` are the
+    paths that are never taken over."""
 
     files: dict[str, tuple[FileState, FileState]]
     patch: str
@@ -262,8 +263,8 @@ class OwnFolder:
         return self._snapshots
 
     def changes(self) -> FolderChanges:
-        """Return what has changed since the folder was made, and write the whole patch to
-        `patch_file`. Raises `RuntimeFault`."""
+        """Return the changes since the folder was made, and write the whole patch to `patch_file`.
+        Raises `RuntimeFault`."""
         states, prefix = self._states(), self._ready().prefix
         base, now = states.load("base"), states.take("now")
         if base is None:
@@ -301,10 +302,10 @@ class OwnFolder:
         return all(map(_is_utf8, contents.values()))
 
     def apply(self) -> list[str]:
-        """Take the changes over into the work folder, and return the paths. This folder is then
-        removed, unless something in it is never taken over. A file that is already like that is
-        skipped, so that a repeated call ends well. Raises `RuntimeFault` with the places that do
-        not fit; then nothing was taken over."""
+        """Take the changes over into the work folder, and return the paths. The own folder is then
+        removed, unless it has paths that are never taken over. A file that is equal already is
+        skipped, so that a repeated call succeeds. Raises `RuntimeFault` with the places that do not
+        fit; then nothing was taken over."""
         changes, states = self.changes(), self._states()
         prefix = self._ready().prefix
         base, now = states.load("base"), states.load("now")
@@ -367,7 +368,7 @@ class OwnFolder:
 
     def _permissions(self, path: str, place: Path, new: _FileContent) -> int:
         """Return the permissions of a file that is taken over: those of the file in its place, else
-        those that the child gave it."""
+        the child's."""
         try:
             status = os.lstat(place)
             if not stat.S_ISREG(status.st_mode):
@@ -414,8 +415,8 @@ def _present(path: Path) -> _FileContent | None:
 
 
 def _barred(path: Path, removed: Container[Path]) -> bool:
-    """Return True if a file cannot be written, once these are removed: something that is not
-    removed is below its path, or is no folder and above it."""
+    """Return True if a file cannot be written once `removed` are gone. Then a remaining file is
+    below its path, or something other than a folder is above it."""
     if path.is_dir() and not path.is_symlink():
         return any(
             Path(folder, name) not in removed

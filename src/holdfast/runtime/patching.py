@@ -1,5 +1,5 @@
-"""The changes of a patch, applied to the text of a file, with a report of the closest place for a
-chunk that does not fit."""
+"""The changes of a patch, applied to the text of a file. For a chunk that does not fit, the error
+shows the closest place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def apply(text: str, chunks: tuple[Chunk, ...], label: str) -> Patched:
     """Return a text after the chunks of a patch.
 
     Context lines keep their bytes, and added lines get the line ends of their place. An end of the
-    file that no chunk touches stays as it is. Raises `RuntimeFault` for a chunk that has no place.
+    file that no chunk touches stays unchanged. Raises `RuntimeFault` for a chunk that has no place.
     """
     return _Patching(text, label).apply(chunks)
 

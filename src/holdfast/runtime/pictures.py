@@ -39,7 +39,7 @@ class FittedPicture(NamedTuple):
 
 def fitted(data: bytes, kind: str, max_bytes: int, label: str) -> FittedPicture:
     """Return a picture with sides of at most 1,568 pixels and at most `max_bytes` bytes. Without
-    Pillow a larger one is returned as it is, if its bytes fit. Raises `RuntimeFault`."""
+    Pillow a larger picture is returned unchanged, if its bytes fit. Raises `RuntimeFault`."""
     size = pixels(data)
     if size is None:
         raise RuntimeFault(f"{label} is damaged: its size cannot be read.")
@@ -83,13 +83,13 @@ def image_type(data: bytes) -> str | None:
 def load_picture(
     path: str | os.PathLike[str], *, max_bytes: int = MAX_PICTURE_BYTES
 ) -> ImageContent:
-    """Return the picture in a file for a message, scaled down to what models take: sides of at most
-    1,568 pixels and at most `max_bytes` bytes.
+    """Return the picture in a file for a message, scaled down for models: sides of at most 1,568
+    pixels and at most `max_bytes` bytes.
 
     Scaling needs Pillow (`pip install 'holdfast[pictures]'`). Without it a larger picture whose
-    bytes fit is returned as it is, with a warning in the log. Raises `ConfigurationError` if the
-    file cannot be read, `RuntimeFault` for a file that is no PNG, JPEG, GIF or WebP, or that cannot
-    be scaled down.
+    bytes fit is returned unchanged, with a warning in the log. Raises `ConfigurationError` if the
+    file cannot be read. Raises `RuntimeFault` for a file that is not a PNG, JPEG, GIF or WebP, or
+    cannot be scaled down.
     """
     place = Path(path).expanduser()
     try:

@@ -131,8 +131,8 @@ def kill(
 
 def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
     """Return the living processes that carry one of the marks in `OWNER`, with their descendants
-    and sessions. This process and its ancestors are excluded, and without `ours` its descendants
-    too. A mark is random, so a reused pid is never mistaken for an owned process."""
+    and sessions. The current process and its ancestors are excluded, and without `ours` its
+    descendants too. A mark is random, so a reused pid is never mistaken for an owned process."""
     if not _HAS_PROC:
         return [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
     assignments = [f"\0{OWNER}={mark}\0".encode() for mark in marks]

@@ -22,7 +22,7 @@ Callback = Callable[[], None]
 
 
 class Pump:
-    """A thread that waits for file descriptors and timers. It starts with the first callback. All
+    """A thread that waits for file descriptors and timers, started with the first callback. All
     callbacks run on this thread, one at a time, so their data need no lock. A callback must not
     block."""
 
@@ -97,7 +97,7 @@ class Pump:
                     self._do(key.data)
             while self._timers and self._timers[0][0] <= time.monotonic():
                 self._do(heapq.heappop(self._timers)[2])
-        with self._lock:  # `call` has promised these, and accepts no more
+        with self._lock:  # `call` has accepted these, and accepts no further ones
             todo = list(self._todo)
             self._todo.clear()
         for work in todo:

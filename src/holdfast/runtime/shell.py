@@ -28,7 +28,7 @@ from holdfast.tools.secrets import Secrets, StreamMask
 _REDIRECT_SECONDS = 0.03
 # Seconds from the SIGINT to the SIGKILL when a command is ended by force.
 _KILL_AFTER_SECONDS = 0.15
-_ATTEMPTS_TO_KILL = 10  # before the command's host is told
+_ATTEMPTS_TO_KILL = 10  # before the command's host is asked to end it
 _MAX_LISTED_PIDS = 10  # background processes that are named
 
 
@@ -43,7 +43,7 @@ class Run:
     name: str
     """The prefix of the names in its script."""
     marks: Mapping[str, str]
-    """Variables in the environment of all its processes, by which they are found. They do not
+    """Variables in the environment of all its processes, by which they are found. The marks do not
     belong to the state."""
     output: CommandOutput
     process: CommandProcess
@@ -90,7 +90,7 @@ class Run:
 
     def wait_output(self, since: int, wait: float | None) -> bool:
         """Block until the command has written more than `since` bytes or has ended, at most `wait`
-        seconds; None waits forever. Return True if it has written and goes on."""
+        seconds; None waits forever. Return True if it has written and still runs."""
         with self.progress:
             self.progress.wait_for(lambda: self.done.is_set() or self.output.total > since, wait)
         return not self.done.is_set() and self.output.total > since
@@ -256,7 +256,7 @@ class Shell:
         return self._folder / f"{number}.sh"
 
     def _clear_state(self) -> None:
-        """Make the state's file, or empty it. It stays the same file: a box has a mount of it."""
+        """Make the state's file, or empty it in place, because a box has a mount of it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         os.close(os.open(self._state_file, flags, 0o600))
 

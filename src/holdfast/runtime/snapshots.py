@@ -1,8 +1,8 @@
-"""`Snapshots`: the states of a work folder, as git objects in a folder of their own.
+"""`Snapshots`: the states of a work folder, as git objects in a separate folder.
 
-git lists what has changed and writes trees. This module reads and writes the files itself, without
-following a link, so that a command in a box cannot lead it elsewhere. The repository of the work
-folder, if there is one, is neither read nor changed, but for its `.gitignore` files.
+git lists the changes and writes trees. The files are read and written here, without following a
+link, so that a command in a box cannot redirect them. The repository of the work folder, if
+there is one, is neither read nor changed, but for its `.gitignore` files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TRIM_EVERY = 50  # snapshots: the size on disk is measured once in a while alon
 
 
 class FileState(NamedTuple):
-    """A file in a snapshot: git's mode, and the id of its content; both "" if there is none."""
+    """A file in a snapshot: git's mode, and the id of its content; both "" for a missing file."""
 
     mode: str = ""
     blob: str = ""
@@ -76,8 +76,8 @@ def repository_of(folder: Path, workdir: Path) -> Path:
 class Snapshots:
     """Snapshots of one work folder. Thread-safe, and safe among processes.
 
-    Files that git ignores, those above `max_file_bytes`, those that this process has open, such as
-    a store, and nested repositories are left out.
+    Left out are ignored files of git, files above `max_file_bytes`, files that this process has
+    open, such as a store, and nested repositories.
 
     Args:
         folder: The folder of all snapshots, outside of the work folder.
@@ -115,7 +115,7 @@ class Snapshots:
     # --- taking ---
 
     def take(self, name: str = "") -> Snapshot:
-        """Return the present state. It is kept under `name`, such as `call/before`, if given.
+        """Return the present state, and keep it under `name`, such as `call/before`, if given.
         Raises `RuntimeFault` if there are too many files, or git fails."""
         with self._locked():
             snapshot = self._take()
@@ -129,7 +129,7 @@ class Snapshots:
             return snapshot
 
     def load(self, name: str) -> Snapshot | None:
-        """Return the snapshot of a name; None if there is none, or if it was dropped."""
+        """Return the snapshot of a name; None if it was never taken, or was dropped."""
         path = self._repository / "refs" / "undo" / name / "meta"
         try:
             return msgspec.json.decode(self._content(path.read_text().strip()), type=Snapshot)
@@ -207,8 +207,8 @@ class Snapshots:
         return status.st_size if (status.st_dev, status.st_ino) in opened else None
 
     def _read(self, path: str) -> tuple[int, str, bytes] | int | None:
-        """Return the permissions, git's mode and the content of a file; its size if it is too
-        large, None if it is neither a file nor a link."""
+        """Return the permissions, git's mode and the content of a file or link. Return the size of
+        a file that is too large, and None for other entries."""
         parent, name = os.path.split(path)
         try:
             folder = open_folder(str(self._workdir / parent))
@@ -530,8 +530,8 @@ class _Pack:
 def open_files() -> frozenset[tuple[int, int]]:
     """Return device and inode of the files that this process has open, such as a store.
 
-    They are neither read nor replaced. Closing a file here would end the locks that SQLite has on
-    it in this process (https://sqlite.org/howtocorrupt.html, 2.2).
+    Such files are neither read nor replaced. Closing a file here would end the locks that SQLite
+    has on it in this process (https://sqlite.org/howtocorrupt.html, 2.2).
     """
     identities: set[tuple[int, int]] = set()
     for name in os.listdir("/dev/fd"):

@@ -101,7 +101,7 @@ class Terminal:
             mark: Returns variables to add to the command's environment.
             secrets: Those that the command names are in its environment; all are masked in its
                 output.
-            report: Receives the end of the output, as it is, while the command runs.
+            report: Receives the unchanged end of the output while the command runs.
         """
         try:
             command.encode(errors="surrogateescape")
@@ -150,8 +150,8 @@ class Terminal:
         report: Callable[[str], object] | None = None,
     ) -> ToolResult:
         """Send text to the stdin of the running command, or `interrupt`, `eof` or `kill` it. Return
-        the output since the last call when the command ends, when it has been quiet for a moment
-        after an input, or after `wait` seconds."""
+        the output since the last call. The call returns when the command ends, has been quiet for a
+        moment after an input, or after `wait` seconds."""
         shell = self._shell_of(conversation_id)
         with shell.turn(cancelled):
             run = shell.running
@@ -194,8 +194,8 @@ class Terminal:
         mark: Callable[[], Mapping[str, str]] | None = None,
         secrets: Secrets | None = None,
     ) -> ToolResult:
-        """Start a command that goes on beside later calls, and return its id. Arguments as those
-        of `run`."""
+        """Start a command that runs beside later calls, and return its id. Arguments as those of
+        `run`."""
         shell = self._shell_of(conversation_id)
         background = self._background_of(conversation_id, shell)
         with shell.turn(cancelled):

@@ -205,7 +205,7 @@ def temporary_name(name: str) -> str:
 
 
 def replaceable(folder: int, name: str, label: str) -> os.stat_result | None:
-    """Return the stat of a file that may be replaced, None if there is none. `folder` is a
+    """Return the stat of a file that may be replaced, None if it does not exist. `folder` is a
     descriptor. Raises `RuntimeFault` for a file that is read-only or not regular."""
     try:
         old = os.stat(name, dir_fd=folder, follow_symlinks=False)

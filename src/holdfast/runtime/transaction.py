@@ -108,8 +108,8 @@ def change_files(changes: Sequence[FileChange], paths: Paths) -> None:
 
 
 def take_back(paths: Paths) -> None:
-    """Take back the changes of processes that were killed in the middle; those of living ones are
-    left alone. A file that was changed since stays as it is, and the log names it."""
+    """Take back the changes of processes that were killed in the middle, but not of living ones. A
+    file that was changed since is kept, and the log names it."""
     try:
         folder = open_folder(str(paths.workdir.joinpath(RECORDS)))
     except OSError:
@@ -151,8 +151,8 @@ def _closing(fd: int) -> Generator[None]:
 
 @contextmanager
 def _record_file(workdir: Path) -> Generator[int]:
-    """Yield the descriptor of a new record, which this process has locked. It is removed at the
-    end, unless the process is killed."""
+    """Yield the descriptor of a new record, which this process has locked. The record is removed at
+    the end, unless the process is killed."""
     name = f"{secrets.token_hex(8)}.json"
     while True:
         try:

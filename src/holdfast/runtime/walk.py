@@ -81,10 +81,9 @@ def _trimmed(line: str) -> str:
 def files_below(
     folder: Path, from_git: Callable[[], list[str] | None], stop: Callable[[], bool]
 ) -> Iterator[str]:
-    """Yield the files below `folder` as relative paths. These are the files that git tracks or
-    would add, which `from_git` returns; without git, the files of a walk with the same rules. Links
-    to folders are not followed, so there are no loops. The iteration ends once `stop()` is
-    true."""
+    """Yield the files below `folder` as relative paths. `from_git` returns the files that git
+    tracks or would add. Without git, a walk finds the files by the same rules. Links to folders are
+    not followed, so there are no loops. The iteration ends once `stop()` is true."""
     names = from_git()
     # Git lists no files of an ignored folder, but a caller who names it wants it searched.
     if not names:

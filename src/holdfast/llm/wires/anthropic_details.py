@@ -1,5 +1,5 @@
 """The details of a message of Anthropic's API: token counts, citations, tools that the provider
-ran, files, and everything that has no field of its own."""
+ran, files, and all data without a separate field."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ _ADDRESSES = ("https://", "http://")
 
 
 def usage(counts: Any) -> Usage:
-    """Return the tokens of a message, all that are billed. The API's `input_tokens` leave out those
-    of the cache.
+    """Return all billed tokens of a message. The API's `input_tokens` leave out those of the cache.
 
-    The top-level counts leave out what a compaction and an advisor used. `iterations` lists every
-    model run behind the answer, and its sum is what is billed. A message of a single run has no
+    The top-level counts leave out the tokens of a compaction and an advisor. `iterations` lists
+    every model run of the answer, and the sum of all is billed. A message of a single run has no
     such list, or one with the same numbers.
     """
     top = as_dict(counts)

@@ -144,10 +144,10 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
 def results(batch: Results, names: Names, family: str = "") -> bytes:
     """Encode the results of all calls of one answer as one user message, as the API requires.
 
-    After all results follow the pictures and documents of an error, because an error may hold only
-    text, and files for the container, which no result may hold. For a model of the family
-    `TOOL_REFERENCES`, a result that found tools names them: the API then shows their definitions
-    here, and what comes before stays cached.
+    The pictures and documents of an error follow all results, because an error may hold only text.
+    Files for the container follow too, because no result may hold them. For a model of the family
+    `TOOL_REFERENCES`, a result that found tools names them. The API then shows their definitions
+    here, and everything before stays cached.
     """
     blocks: list[Part] = []
     trailing_parts: list[Part] = []
@@ -286,8 +286,8 @@ def _is_server_call(kind: Any) -> bool:
 
 
 def unpaired(fragment: bytes) -> tuple[set[str], set[str]]:
-    """Return the ids of calls of the provider's own tools that have no result in this answer, and
-    the ids of results that have no call in it."""
+    """Return the ids of calls of the provider's own tools without a result in this answer, and of
+    results without a call in it."""
     calls: set[str] = set()
     results: set[str] = set()
     if b'_tool_use"' in fragment or b'_tool_result"' in fragment:
@@ -305,7 +305,7 @@ def _ids_of(block: _BlockShape) -> set[str]:
 
 
 def without_thinking(fragment: bytes) -> bytes:
-    """Return an answer without its thinking, or any other message as it is."""
+    """Return an answer without its thinking, or any other message unchanged."""
     if not fragment.startswith(ASSISTANT) or b'thinking"' not in fragment:
         return fragment
     blocks = fragment[len(ASSISTANT) - 1 : -1]

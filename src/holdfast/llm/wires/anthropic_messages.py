@@ -1,7 +1,7 @@
 """Anthropic's Messages wire.
 
-`native` is an answer's `content` array. It is sent back verbatim, except for parts that the API
-itself refuses; see `anthropic_input.assistant`.
+`native` is an answer's `content` array, which is sent back verbatim. Parts that the API itself
+refuses are left out; see `anthropic_input.assistant`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def headers(api_key: str) -> dict[str, str]:
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
     """Return a request, built with a single copy of its bytes.
 
-    The cache is marked at the end of the last two user messages. This request writes the cache
-    at the last one. From a mark the API searches only 20 blocks back for an earlier cache entry,
-    and one answer with many calls and results can exceed that. So the last message of the
-    previous request keeps a mark of its own, and its entry is found however much followed.
+    The cache is marked at the end of the last two user messages, and written at the last one. From
+    a mark the API searches only 20 blocks back for an earlier cache entry. One answer with many
+    calls and results can exceed that. So the last message of the previous request keeps its mark,
+    and its entry is always found.
     """
     assert isinstance(head, MessagesHead)
     parts = list(fragments)
@@ -108,7 +108,7 @@ def _with_found_tools(head: MessagesHead, parts: list[bytes]) -> MessagesHead:
 
 
 def _in_container(head: MessagesHead) -> MessagesHead:
-    """Return the head of a request that goes on in the container of the last answer."""
+    """Return the head of a request that continues in the container of the last answer."""
     settings = head.container_settings
     container: Any = {"id": head.container, **settings} if settings else head.container
     end = b'],"container":%b' % _json(container)

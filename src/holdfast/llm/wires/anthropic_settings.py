@@ -43,11 +43,11 @@ class MessagesHead(RequestHead, frozen=True):
     """The head of a request on this wire.
 
     - `cache_mark` is the value of `cache_control`; empty for no caching.
-    - `prefix_without_container` is the prefix of a request that goes on in the container of the
+    - `prefix_without_container` is the prefix of a request that continues in the container of the
       last answer; empty if the user chose one. `container_settings` are sent with its id.
     - `cites` is True if the documents of users and tools may be cited.
-    - `searches` is True if the tools of a search may be among the results, and `deferred` are the
-      names of the tools whose definitions stand where they were found.
+    - `searches` is True if the tools of a search may be among the results. `deferred` are the names
+      of the tools that are defined by the results that found them.
     """
 
     cache_mark: bytes = b""
@@ -89,19 +89,19 @@ def head(
     there is no system prompt. `body` marks two messages in addition. "5m" and "1h" set how long
     the provider keeps the cache; the API's default is "5m".
 
-    Tools that a search found (`deferred`) are not part of the beginning of a request for Claude
-    4.5 and later: the result of the search names them, and the API shows their definitions there.
-    So a search leaves the cache valid.
+    For Claude 4.5 and later, tools that a search found (`deferred`) are not part of the beginning
+    of a request. The result of the search names them, and the API shows their definitions there. So
+    a search leaves the cache valid.
 
     `extra_body` is merged last and replaces entries of the same name. Its `thinking`,
     `output_config` and `tool_choice` are merged by key, and its `tools` (the provider's built-in
-    ones) are appended. Two entries are not sent as they are: the id of the last answer's container
-    is added to `container` unless that names one or is null, and `citations`, such as {"enabled":
-    True}, is set on each document of the messages.
+    ones) are appended. Two entries are changed. The id of the last answer's container is added to
+    `container` unless that names one or is null. `citations`, such as {"enabled": True}, is set on
+    each document of the messages.
 
     Raises `ConfigurationError` for `seed`, for `response_format` without a schema, and for an
-    unknown effort. Also raises for settings that Claude does not support: a budget below 1024, a
-    budget that leaves no room in the output limit, and thinking before Claude 3.7.
+    unknown effort. The same holds for settings that Claude refuses: a budget below 1024 or without
+    room in the output limit, and thinking before Claude 3.7.
     """
     if parameters.get("seed") is not None:
         raise ConfigurationError(

@@ -29,9 +29,9 @@ _POSITION = re.compile(r" \(byte (\d+)\)")
 def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
     """Return a call from the name and arguments that a model wrote.
 
-    Missing arguments count as none. An object inside a JSON string counts as the object, and raw
-    line breaks within strings are accepted; such arguments are sent back as proper JSON. Otherwise
-    `raw` keeps the text. Without a JSON object, `invalid` holds one sentence with the reason.
+    Missing arguments count as none. An object inside a JSON string counts as the object. Raw line
+    breaks within strings are accepted. Such arguments are sent back as proper JSON. Otherwise `raw`
+    keeps the text. Without a JSON object, `invalid` holds one sentence with the reason.
     """
     if not isinstance(arguments, str):  # some servers send the object itself
         encoded = b"" if arguments is None else _encoder.encode(arguments)
@@ -42,7 +42,7 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
         try:
             fields = _objects.decode(arguments)
         except (msgspec.DecodeError, UnicodeEncodeError):
-            pass  # the rest of this function reads it leniently, or says what is wrong
+            pass  # the rest of this function reads it leniently, or names the fault
         else:
             raw = "" if _encoder.encode(fields) == arguments.encode() else arguments
             return ToolCall("", name, fields, provider_id, raw)
@@ -117,8 +117,8 @@ def _invalid_reason(text: str, reason: str) -> str:
 
 
 def wire_arguments(call: ToolCall) -> str:
-    """Return a call's arguments for sending back: the provider's own text, unless that is not JSON,
-    for which servers that parse it would refuse every later request of the conversation."""
+    """Return a call's arguments for sending back: the provider's own text if it is JSON. Servers
+    that parse it would otherwise refuse every later request of the conversation."""
     if call.invalid:
         return _encoder.encode(wire_input(call)).decode()
     return call.raw or _encoder.encode(call.arguments).decode()

@@ -1,5 +1,5 @@
-"""The token counts of Chat Completions, and the parts of an answer beyond its text and calls:
-citations, pictures, sound, tools that the provider ran, filters, probabilities and prices."""
+"""The token counts of Chat Completions, and the other parts of an answer: citations, pictures,
+sound, tools that the provider ran, filters, probabilities and prices."""
 
 from __future__ import annotations
 

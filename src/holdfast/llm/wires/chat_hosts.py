@@ -28,8 +28,8 @@ class ChatRules(msgspec.Struct, frozen=True):
     - `send_reasoning`: the reasoning of earlier answers that is sent.
     - `think_tags`: True if answers begin with their reasoning in `<think>` tags.
     - `video`: True if the host takes `video_url` parts.
-    - `documents`: the part for a document: OpenAI's `file` (its bytes or an id), `file_or_url`
-      (the same, or an address in place of the bytes), `document_url` or `file_url`.
+    - `documents`: the part for a document: OpenAI's `file` (bytes or an id), `file_or_url` (the
+      same, or an address), `document_url` or `file_url`.
     - `audio`: the value of an `input_audio` part: an `object`, an object with a `data_url` or an
       address, or a `string`.
     - `marks_cache`: True if requests ask for the prompt caching of Claude by `cache_control`.
@@ -56,8 +56,8 @@ class ChatRules(msgspec.Struct, frozen=True):
 # models are marked.
 HOSTS: dict[str, ChatRules] = {
     "": ChatRules(),
-    # Servers on this machine (Ollama, vLLM, llama.cpp, LM Studio) leave it to the model's chat
-    # template to keep or to drop the reasoning of earlier turns.
+    # On servers of this machine (Ollama, vLLM, llama.cpp, LM Studio) the model's chat template
+    # keeps or drops the reasoning of earlier turns.
     "local": ChatRules(send_reasoning="all", video=True),
     "openai": ChatRules(call_ids="openai"),
     # "Assistant message must have either content or tool_calls, but not none."

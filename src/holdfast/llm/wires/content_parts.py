@@ -86,7 +86,7 @@ def _blob(block: EmbeddedResource) -> tuple[str, bytes, str]:
     return _mime_type(str(resource.get("mimeType") or "")), data, name
 
 
-# MIME types of text beside text/* and those that end in +json, +xml and +yaml.
+# MIME types of text besides text/* and the endings +json, +xml and +yaml.
 _TEXT_TYPES = {
     *("application/json", "application/xml", "application/yaml", "application/x-yaml"),
     *("application/toml", "application/javascript", "application/x-javascript", "application/sql"),
@@ -121,7 +121,7 @@ def _mime_type(kind: str) -> str:
 
 
 def as_text(block: Content, images: bool = False) -> str:
-    """Return a block as text: its own text, or a note that says what is left out.
+    """Return a block as text: its own text, or a note on the omitted content.
 
     A picture gives "", because pictures are sent separately; with `images` it gives a note.
     """

@@ -277,8 +277,8 @@ def _error(
 def _classify(
     status: int, error_body: ErrorBody, message: str, server: str, model: str
 ) -> tuple[type[errors.LLMError], str, bool | None]:
-    """Return the kind of an error, its text up to the provider's message, and whether a retry may
-    help if that differs from the kind's default. The order of the rules matters."""
+    """Return the kind of an error, its text up to the provider's message, and `retryable` if it
+    differs from the kind's default. The order of the rules matters."""
     codes = set(error_body.codes)
     at = f"({status}) at {server}"
     no_model = f"{server} has no model {model!r} ({status})"

@@ -1,8 +1,7 @@
 """The Gemini wire (`generateContent`), spoken by Google's Gemini API and by Vertex AI.
 
-An answer that holds more than text and calls is sent back as exactly the content that came. Gemini
-signs its thoughts, and Gemini 3 refuses a history in which a signature is lost or moved to another
-part.
+An answer that holds more than text and calls is sent back verbatim. Gemini signs its thoughts, and
+Gemini 3 refuses a history in which a signature is lost or moved to another part.
 
 `base_url` is `https://generativelanguage.googleapis.com/v1beta`, or for Vertex AI, which requires
 an OAuth token (`headers={"Authorization": "Bearer ..."}`)::
@@ -10,7 +9,7 @@ an OAuth token (`headers={"Authorization": "Bearer ..."}`)::
 https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google
 
 Messages are in `gemini_messages`, answers in `gemini_answers`, `gemini_details` and
-`gemini_stream`. This module has the rest of a request, and is the wire.
+`gemini_stream`. The rest of a request is here.
 """
 
 from __future__ import annotations
@@ -86,10 +85,10 @@ def head(
     """Return all of a request except its messages.
 
     Tools' schemas are sent unchanged (`parametersJsonSchema`). `extra_body` is merged last. Objects
-    present on both sides (`generationConfig`, its `thinkingConfig`, `toolConfig`) are merged,
-    `tools` are appended to the agent's, and all other entries replace those of the same name. With
-    a `cachedContent` in it, the system prompt and tools are left to the cache, because the API
-    refuses them beside it.
+    present on both sides (`generationConfig`, its `thinkingConfig`, `toolConfig`) are merged, and
+    `tools` are appended to the agent's. All other entries replace those of the same name. With a
+    `cachedContent`, the system prompt and tools are left to the cache, because the API refuses both
+    beside it.
 
     Raises `ConfigurationError` for settings that the API does not support.
     """
@@ -125,8 +124,8 @@ def head(
 
 
 def _merge(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Return two objects of one name as one, and likewise their `thinkingConfig`. The API refuses a
-    budget and a level together, so a level of theirs replaces our budget, and the reverse."""
+    """Merge two objects of one name, and likewise their `thinkingConfig`. The API refuses a budget
+    and a level together, so a level in `theirs` replaces a budget in `ours`, and the reverse."""
     fields = {**ours, **theirs}
     thinking, other = ours.get("thinkingConfig"), theirs.get("thinkingConfig")
     if isinstance(thinking, dict) and isinstance(other, dict):

@@ -205,7 +205,7 @@ def _take(fields: Fields, key: str) -> str:
 def _server_calls(
     parts: Sequence[Fields], grounding: Fields, url_context: Fields
 ) -> list[ServerToolCall]:
-    """Return the calls of an answer: those of its parts, then those that only its metadata show."""
+    """Return the calls of an answer: first those of its parts, then those in its metadata alone."""
     calls: list[Fields] = []
     for part in parts:
         for key, reader in _READERS.items():

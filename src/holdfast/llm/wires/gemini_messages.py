@@ -161,9 +161,9 @@ _content_shapes = msgspec.json.Decoder(_ContentShape)
 
 
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
-    """Encode an answer of the model: its own content verbatim if its calls still have the same
-    names and ids, or else a new one from text and calls. Its first call then carries the documented
-    substitute for a missing signature."""
+    """Encode an answer of the model. Its own content is sent verbatim if its calls still have the
+    same names and ids. Otherwise a new one is made from text and calls, in which the first call
+    carries the documented substitute for a missing signature."""
     if native:
         content = _natives.decode(native).content
         if family == _BEFORE_3:
@@ -292,13 +292,13 @@ def in_order(fragments: Sequence[bytes]) -> list[bytes]:
     """Return the contents of a request as the API requires them.
 
     Results follow their calls directly; messages that came between them follow the results. Answers
-    in a row are one content, and so are their results, because the API counts the results of a
+    in a row become one content, like their results, because the API counts the results of a
     content's calls. A user's messages are not joined: Gemini 3 takes text beside a result as the
     model's own.
     """
     contents = list(fragments)
-    # Messages that an earlier request has found in order need no look, but for the last two: one
-    # may have grown, and the other is before it.
+    # Messages that an earlier request has found in order are not checked again, except the last
+    # two: one may have grown, and the other is before it.
     checked = fragments.in_order if isinstance(fragments, Fragments) else 0
     roles = _roles(contents[max(0, checked - 2) :])
     # In most histories results follow their calls, and neither comes twice in a row.

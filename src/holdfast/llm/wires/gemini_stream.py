@@ -69,8 +69,8 @@ class GeminiStream(StreamParser):
         self._usage: dict[str, Any] = {}
 
     def finish(self) -> Completion:
-        """Return the answer. One that came as plain JSON instead of events is read, too, and so is
-        the error that ends a failing stream as bare JSON."""
+        """Return the answer. An answer as plain JSON instead of events is read too, like an error
+        that ends a failing stream as bare JSON."""
         try:
             return super().finish()
         except errors.StreamInterrupted:
@@ -179,8 +179,8 @@ class GeminiStream(StreamParser):
             self._call(part, function_call)
 
     def _call(self, part: dict[str, Any], function_call: dict[str, Any]) -> None:
-        """Add a call, or a piece of one whose arguments are streamed: the first piece has the name,
-        and the last one does not say `willContinue`."""
+        """Add a call, or a piece of a call with streamed arguments. The first piece has the name;
+        the last one lacks `willContinue`."""
         open_call = self._open_call
         if open_call is None or function_call.get("name"):
             self._close_call()

@@ -16,9 +16,9 @@ _decoder = msgspec.json.Decoder()
 
 
 def decode(data: bytes | str) -> Any:
-    """Return the value of a JSON text, also with control characters in strings, NaN (as None), and
-    half surrogate pairs, which come from servers that cut UTF-16 text into pieces. Raises
-    `ValueError` for any other invalid JSON."""
+    """Return the value of a JSON text. Control characters in strings, NaN (as None) and half
+    surrogate pairs are accepted; the latter come from servers that cut UTF-16 text into pieces.
+    Raises `ValueError` for any other invalid JSON."""
     try:
         return _decoder.decode(data)
     except RecursionError:

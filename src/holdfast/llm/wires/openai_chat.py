@@ -207,8 +207,8 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
 
 
 def _is_returned(part: Any) -> bool:
-    """Return True for a part of an answer that the APIs take in one. They take no pictures there,
-    and no other media."""
+    """Return True for a part that the APIs accept in an answer. Pictures and other media are not
+    accepted there."""
     kind = as_dict(part).get("type")
     return kind in _RETURNED_PARTS or (kind is None and "text" in as_dict(part))
 
@@ -223,7 +223,7 @@ def expires_at(native: Raw) -> float:
 
 
 def without_thinking(fragment: bytes) -> bytes:
-    """Return an answer without signed thinking, or any other message as it is."""
+    """Return an answer without signed thinking, or any other message unchanged."""
     if not fragment.startswith(_ASSISTANT) or not any(key in fragment for key in _SIGNED):
         return fragment
     message: dict[str, Any] = _decoder.decode(fragment)
@@ -435,8 +435,8 @@ def _fill_empty(answer: bytes) -> bytes:
 
 
 def _with_cache_marks(fragments: Sequence[bytes], mark: bytes) -> Sequence[bytes]:
-    """Return messages of which the last two from the user or of tools are marked: this request
-    writes the cache at the last one, and finds the entry of the previous one at the other."""
+    """Return the messages with marks on the last two from the user or of tools. The request writes
+    the cache at the last mark, and finds the entry of the previous request at the other."""
     messages = list(fragments)
     ours = [at for at, one in enumerate(messages) if one.startswith((_USER, _TOOL))]
     for place in ours[-2:]:

@@ -8,8 +8,8 @@ items, kept in `native`, are sent back verbatim, except for parts that the API r
   characters, sources without a URL
 - reasoning with nothing after it (an answer that was cut off)
 - everything before an answer in which the provider has compacted the history
-- reasoning that is neither encrypted nor shown, which only a provider that stored it could use;
-  and the ids of the items that followed such reasoning
+- reasoning that is neither encrypted nor shown (only a provider that stored it could use it), and
+  the ids of the items after such reasoning
 """
 
 from __future__ import annotations
@@ -226,10 +226,10 @@ def head(
     Encrypted reasoning is requested if the model reasons, judged by its name or by a set
     `reasoning_effort`. Summaries of reasoning are not requested, because OpenAI refuses them to
     unverified organizations; `extra_body={"reasoning": {"summary": "auto"}}` requests them.
-    With `background` the provider stores the answer, until it is fetched.
-    `cache_key` is sent only to OpenAI and Azure. `extra_body` is merged last and replaces entries
-    of the same name. Its `reasoning` and `text` are merged key by key, and its `tools` and
-    `include` are added.
+
+    With `background` the provider stores the answer, until it is fetched. `cache_key` is sent only
+    to OpenAI and Azure. `extra_body` is merged last and replaces entries of the same name. Its
+    `reasoning` and `text` are merged key by key, and its `tools` and `include` are added.
 
     Raises `ConfigurationError` for `stop`, `seed` and `reasoning_budget`, which the API does not
     support, and for `input` in `extra_body`.

@@ -1,8 +1,8 @@
 """Plain answers: text, calls and token counts, and nothing else.
 
-Most answers are plain. Exact types decode one in a third of the time that the general readers take,
-which accept any content in any form. Each wire has a module with the types of its plain answers:
-any other field, type or order makes an answer one for the wire's general reader.
+Most answers are plain. Exact types decode one in a third of the time of the general readers, which
+accept any content in any form. Each wire has a module with the types of its plain answers. An
+answer with any other field, type or order goes to the wire's general reader.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
 
 
 def as_json(answer: dict[str, Any]) -> bytes:
-    """Return the JSON of an answer that came as a stream, for the reader of plain ones; b"", which
-    is no plain answer, if it holds a number that JSON libraries refuse."""
+    """Return the JSON of a streamed answer, for the reader of plain answers. Return b"", which is
+    not a plain answer, for a number that JSON libraries refuse."""
     try:
         return encode(answer)
     except OverflowError:

@@ -42,8 +42,8 @@ class Fragments(list[bytes]):
     """The messages of a transcript, a list that only grows at its end. The last one may be replaced
     by a longer one.
 
-    `in_order` is for a wire whose API requires an order: the number of messages that it has found
-    to be in it, so that the next request checks only those that are new.
+    `in_order` is the number of messages that are known to be in the order that the wire's API
+    requires. The next request checks only new ones.
     """
 
     __slots__ = ("in_order",)
@@ -61,7 +61,7 @@ class Wire(Protocol):
     bound: bool  # True if only the host that made `native` forms can read them
 
     def path(self, model: str, stream: bool) -> str:
-        """Return the path to POST to, relative to the base URL's path. It may end in a query."""
+        """Return the path to POST to, relative to the base URL's path, perhaps with a query."""
         ...
 
     def headers(self, api_key: str) -> dict[str, str]:
@@ -99,7 +99,7 @@ class Wire(Protocol):
     ) -> bytes:
         """Encode an answer of the model. Returns b"" if there is nothing to send.
 
-        `native` is empty or the answer's own form on this wire. It is sent back verbatim, except
+        `native` is empty or the answer's own form on this wire, which is sent back verbatim, except
         for call ids that have changed.
         """
         ...

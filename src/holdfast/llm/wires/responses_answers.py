@@ -201,7 +201,7 @@ def _stop_reason(answer: ResponseFields, builder: answers.CompletionBuilder) -> 
             return "refusal"
         complete = not answer.status or answer.status == "completed"
         return "stop" if complete else str(answer.status)
-    # The answer was cut off, for whatever reason, so it is never reported as complete.
+    # The answer was cut off, so it is never reported as complete.
     reason = str(answers.as_dict(answer.incomplete_details).get("reason") or "length")
     has_content = builder.calls or any(builder.texts)
     has_content = has_content or builder.details.get("refusal") or builder.details.get("media")

@@ -1,8 +1,8 @@
 """Calls of OpenAI's own tools that the client answers: how each is read, and how its result is
 sent.
 
-A call of the model's arrives as an item of its own kind, such as `computer_call`. It becomes a
-`ToolCall` of that `provider_kind`, which a tool of the name in the table answers:
+A call of the model arrives as an item of a special kind, such as `computer_call`, and becomes a
+`ToolCall` of that `provider_kind`. A tool of the name in the table answers:
 
 | item | tool | arguments |
 |---|---|---|

@@ -18,7 +18,7 @@ def part(block: Content) -> Part:
     """Return a block as a part of a message or of an output.
 
     Pictures and files are sent by their bytes, their address or their id. The API takes no sound
-    and no video, so text in their place says what is missing.
+    and no video; a note replaces them.
     """
     picture = image(block)
     if picture is not None:

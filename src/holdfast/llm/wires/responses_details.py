@@ -1,5 +1,5 @@
 """The details of an answer of the Responses API: citations, calls that the provider ran, pictures,
-token probabilities, and what it says of the whole response."""
+token probabilities, and facts about the whole response."""
 
 from __future__ import annotations
 

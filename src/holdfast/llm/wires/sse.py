@@ -81,8 +81,9 @@ class EventReader:
 
 
 def _plain_events(chunk: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the events of a chunk in which each is one line of data, which a line with its name
-    may precede, as nearly all are; [] for any other chunk. Costs a fraction of reading lines."""
+    """Return the events of a chunk in which each is one line of data, perhaps after a line with its
+    name. Nearly all chunks are of this form; [] for any other. Costs a fraction of reading
+    lines."""
     if chunk.startswith(b"data: "):
         texts = chunk[6:-2].split(b"\n\ndata: ")
         if chunk.count(b"\n") == 2 * len(texts):  # no line feed but those around the texts

@@ -16,7 +16,7 @@ from holdfast.llm.wires.lenient_json import MISSHAPEN, decode, join_surrogates
 from holdfast.llm.wires.sse import EventReader
 
 _strict_decode = msgspec.json.Decoder().decode
-# After so many reads that are not of the wire's usual pieces, no more are tried.
+# After so many pieces that are not the wire's usual ones, the fast read is not tried again.
 _MOST_MISSES = 3
 
 

@@ -1,15 +1,13 @@
 """Extraction of the tool calls that a model wrote as text.
 
 A call is `<tool_call>` followed by JSON. The call extends to the end of that JSON, because an
-argument may itself hold `</tool_call>`. These are not calls:
+argument may itself hold `</tool_call>`. The following are not calls:
 
 - the tag in prose, without JSON after it, or in backticks
-- a model's thoughts, from `<think>` (or `<thinking>`) at the beginning of a line to `</think>`;
-  the opening tag may be in the prompt rather than in the answer, and then everything before
-  `</think>` is thought
-- an example: a call within a code fence that holds more than calls, or that is followed by more
-  text; some models fence their real calls too, at the end of the answer and in a fence of their
-  own
+- a model's thoughts, from `<think>` (or `<thinking>`) at the beginning of a line to `</think>`. If
+  the opening tag is in the prompt, everything before `</think>` is thought
+- an example: a call within a code fence that holds more than calls or precedes more text. Some
+  models fence their real calls too, at the end of the answer in a separate fence
 - text after a made-up `<tool_result>`, which is dropped
 """
 
@@ -54,7 +52,7 @@ class _CallRange(msgspec.Struct):
 def read_text(answer: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
     """Return an answer's text without its calls, and the calls. White space is removed after the
     text, and before it if calls come first. A call without a closing tag was left open or cut short
-    by a stop sequence; without complete JSON it is invalid, or text if the answer was `cut_off`."""
+    by a stop sequence. Without complete JSON it is invalid, or text if the answer was `cut_off`."""
     ranges, end = _find(answer, cut_off)
     call_ranges: list[_CallRange] = []
     last = end

@@ -27,7 +27,7 @@ class Root:
 class BoxedPaths(Paths):
     """The files of a box that the file tools may use: the work folder, mounts, and long outputs.
 
-    Links are followed as they are in the box, so that one to a file of the host leads nowhere.
+    Links are resolved as in the box, so that a link to a file of the host leads nowhere.
     """
 
     def __init__(

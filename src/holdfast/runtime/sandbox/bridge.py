@@ -1,5 +1,6 @@
-"""`BoxLauncher`, which starts boxes, and their ways to the proxy: `BoxNetwork`, a network namespace
-in which one loopback port leads to it, and `ProxyIntake`, a socket for boxes without namespaces."""
+"""`BoxLauncher`, which starts boxes, and their ways to the proxy. `BoxNetwork` is a network
+namespace in which one loopback port leads to the proxy, `ProxyIntake` a socket for boxes without
+namespaces."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.sandbox.proxy import Proxy, ProxyListener
 
 PORT = 3128
-# Runs in the new namespaces, and hands out what they need: a socket that listens there, and the
-# namespaces themselves, which live as long as a descriptor of them.
+# Runs in the new namespaces. Sends back a socket that listens there, and descriptors of the
+# namespaces, which live as long as these.
 _CHILD = f"""\
 import os, socket, sys
 listening = socket.create_server(("127.0.0.1", {PORT}), backlog=64)
@@ -34,7 +35,7 @@ _START_SECONDS = 20.0
 
 
 class ProxyWay:
-    """A way from boxes to the proxy. It lives until `close`, or until this process ends."""
+    """A way from boxes to the proxy, until `close` or the end of this process."""
 
     def __init__(self, listener: ProxyListener, fds: list[int]) -> None:
         self._process = OwnerProcess()
@@ -43,7 +44,7 @@ class ProxyWay:
 
     def enter(self) -> tuple[list[str], tuple[int, ...]]:
         """Return the words before a command that uses the way, and descriptors for it, which the
-        caller closes. This process must live when it starts."""
+        caller closes. The command must start while this process lives."""
         raise NotImplementedError
 
     def take_connections(self) -> NetworkLog:

@@ -37,8 +37,8 @@ _ISOLATION = (
     *("--new-session", "--as-pid-1", "--cap-drop", "ALL", "--hostname", "box"),
 )
 # Landlock on top of the namespaces. Perl is a part of most systems, starts in 2 ms, and can make
-# system calls; the numbers of Landlock's are the same on all architectures. Kernels before Linux
-# 6.12 are left alone: theirs keeps programs from more than it should.
+# system calls. The numbers of Landlock's calls are the same on all architectures. Kernels before
+# Linux 6.12 are left out: their Landlock forbids programs more than it should.
 _PERL = "/usr/bin/perl"
 _LANDLOCK_ABI = "6"
 _RESTRICT = r"""
@@ -59,8 +59,8 @@ if (syscall(444, 0, 0, 1) >= shift) {
 exec {$ARGV[0]} @ARGV or warn "holdfast: $ARGV[0]: $!\n";
 exit 127;
 """
-# Bits of LANDLOCK_ACCESS_FS: reading and listing; writing to files that exist; these with the ioctl
-# of devices; everything but making devices.
+# Bits of LANDLOCK_ACCESS_FS: reading and listing, writing to existing files, the same with the
+# ioctl of devices, and everything except making devices.
 _READ_ONLY, _WRITE, _DEVICES = 0xD, 0x4002, 0xC002
 _READ_WRITE = 0x7FFF & ~(1 << 6 | 1 << 11)
 # The memory of a box's first process: the bash that starts the commands has the same user as they.
@@ -186,8 +186,8 @@ def _public(path: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _covered_proc() -> tuple[str, ...]:
-    """Return the options that make the machine's own files in `/proc` read-only, and hide those
-    that only root may read. Needed by root alone, which is the user of the box then."""
+    """Return the options that make the machine's own files in `/proc` read-only, and hide the ones
+    that only root may read. Only root needs them, and is then the user of the box."""
     options: list[str] = []
     with os.scandir("/proc") as entries:
         files = sorted((one.path, one) for one in entries if not one.name.isdigit())
@@ -303,8 +303,8 @@ class BubblewrapLauncher(BoxLauncher):
 
 
 def _landlock(box: BoxSettings) -> list[str]:
-    """Return the command before a command that confines it by Landlock too, so that a fault in one
-    of the two leaves the other; nothing on a machine without Perl."""
+    """Return the words before a command that confine it by Landlock too, so that a fault in one
+    mechanism leaves the other. Return [] on a machine without Perl."""
     if not os.access(_PERL, os.X_OK):
         return []
     rules: list[tuple[int, str]] = [(_READ_ONLY, "/"), (_WRITE, "/proc"), (_DEVICES, "/dev")]

@@ -19,9 +19,9 @@ def starts_handshake(data: bytes) -> bool:
 def server_name(data: bytes) -> str:
     """Return the server name of the ClientHello at the start of a stream, or "" if it names none.
 
-    The message may be split over several records. Raises `Incomplete` if more bytes are needed,
-    `ValueError` if the stream does not begin with a ClientHello of TLS 1.2 or newer, or names two
-    servers.
+    The message may be split over several records. Raises `Incomplete` if more bytes are needed.
+    Raises `ValueError` if the stream does not begin with a ClientHello of TLS 1.2 or newer, or
+    names two servers.
     """
     names: list[str | None] = []
 

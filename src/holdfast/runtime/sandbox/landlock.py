@@ -30,7 +30,7 @@ _START = (
 # that neither people nor packages get. Each work folder has its own, so that no box can change the
 # mode of another's files.
 _USER_ID, _USERS = 1_900_000_000, 200_000_000
-_FEW_USER_ID, _FEW_USERS = 61_444, 4_000  # where a container has no more
+_FEW_USER_ID, _FEW_USERS = 61_444, 4_000  # for a container with few ids
 
 # Bits of LANDLOCK_ACCESS_FS.
 _EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
@@ -176,10 +176,10 @@ def _system_folders() -> list[str]:
 
 
 class LandlockLauncher(BoxLauncher):
-    """Starts each command confined, with a reaper that ends what it leaves.
+    """Starts each command confined, with a reaper that ends the processes that it leaves.
 
-    As root, it gives the files of the private folder, and an empty work folder, to the user of the
-    box. The folder around the private one is the runtime's own.
+    As root, the launcher gives the files of the private folder, and an empty work folder, to the
+    user of the box. The folder around the private one is the runtime's own.
     """
 
     def __init__(self, box: BoxSettings) -> None:

@@ -1,17 +1,17 @@
-"""The program that confines a command by Landlock and seccomp, and ends what the command leaves.
+"""The program that confines a command by Landlock and seccomp, and ends the command's processes.
 
-`landlock.py` starts it in a bare interpreter, so it uses modules that load fast (`posix` in place
-of `os`), and none of Holdfast's. These processes result:
+`landlock.py` starts the program in a bare interpreter, so it uses modules that load fast (`posix`
+in place of `os`), and none of Holdfast's. Three kinds of processes result:
 
-- the first one becomes a shell that waits, and ends with the command's exit code. If it is killed,
-  so is the command;
-- the reaper, in a session of its own, is the parent of all processes that lose theirs. When the
-  command, the first process or the owner ends, it kills what is left, and then ends. In some boxes,
-  it is also the supervisor; see `landlock_supervisor.py`;
-- the command, confined. What it starts is confined too, and cannot signal the other two.
+- The first process becomes a shell that waits, and ends with the command's exit code. If it is
+  killed, the command is killed too.
+- The reaper, in its own session, is the parent of all processes that lose theirs. When the command,
+  the first process or the owner ends, the reaper kills the remaining processes, and then ends. In
+  some boxes, it is also the supervisor; see `landlock_supervisor.py`.
+- The command is confined, with all processes that it starts. None of them can signal the other two.
 
-The reaper has a Landlock domain of its own, in which the command has another one. Signals reach
-nothing outside of the sender's domain, so that one call of the reaper kills the whole box at once.
+The reaper has its own Landlock domain, in which the command has another one. Signals reach nothing
+outside of the sender's domain, so that one call of the reaper kills the whole box at once.
 """
 
 from __future__ import annotations
@@ -323,8 +323,8 @@ def _reaper(plan: dict[str, Any], watched: list[int]) -> int:
 
 
 def main(file: BinaryIO) -> None:
-    """Run the command of the plan that the file has, and exit with its exit code; with 128 and the
-    signal's number if a signal ended it."""
+    """Run the command of the plan in the file, and exit with its exit code, or 128 and the signal's
+    number if a signal ended it."""
     with file:
         plan = marshal.load(file)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,18 +1,19 @@
 """The supervisor of a Landlock box: it changes files for commands that may not do so themselves.
 
-In such a box, the work folder is read-only to the kernel. A seccomp filter hands the calls that
-would change files to this process, which decides and does them itself. Landlock confines it too: to
-what a box without a supervisor may write. Two cases need it, for which Landlock has no rule:
+In such a box, the work folder is read-only to the kernel. A seccomp filter passes the calls that
+would change files to this process, which decides and performs them itself. Landlock confines the
+supervisor too, to the paths that a box without a supervisor may write. Two cases need it, for which
+Landlock has no rule:
 
 - paths in a writable folder that must not be changed, such as the settings of a git repository;
 - a folder of root's: the supervisor has root's rights to files there, and commands have none.
 
-A call that does not concern the work folder goes on to the kernel, which then decides: commands can
-change the memory that the supervisor has read, so that no permission rests on it.
+The kernel itself decides about a call that does not concern the work folder. Commands can change
+the memory that the supervisor has read, so no permission rests on it.
 
-In a box with an allow-list of hosts, it also stands in for TCP. No command can make a socket. The
-supervisor answers `socket` with one end of a pair, and `connect` to the proxy's address by passing
-the other end to the proxy. So no command has a way to any other address, whatever it asks for.
+In a box with an allow-list of hosts, the supervisor also replaces TCP. No command can make a
+socket. The supervisor answers `socket` with one end of a pair, and `connect` to the proxy's address
+by passing the other end to the proxy. So no command has a way to any other address.
 """
 
 from __future__ import annotations
@@ -165,10 +166,10 @@ class Supervisor:
 
     Args:
         listener: The descriptor of the seccomp filter.
-        settings: `calls`, the names of the calls by number; `roots`, the folders that commands may
-            change; `protected`, the paths in them that nobody may change or make, with all below;
-            `proxy`, the descriptor of the socket that takes connections to the proxy, -1 without a
-            network; `port`, the proxy's port on 127.0.0.1, as commands know it.
+        settings: `calls`: the names of the calls by number. `roots`: the folders that commands may
+            change. `protected`: the paths in them that must not be changed or made, with all below.
+            `proxy`: the descriptor of the socket that takes connections to the proxy, -1 without a
+            network. `port`: the proxy's port on 127.0.0.1 for commands.
         system_call: Makes a system call. Raises `OSError`.
     """
 
@@ -411,8 +412,8 @@ class Supervisor:
         return fd
 
     def _drop_closed(self) -> None:
-        """Forget the sockets that commands have closed; if there are none, fail as the kernel does
-        for too many."""
+        """Forget the sockets that commands have closed. Without any, fail as the kernel does for
+        too many."""
         poll = select.poll()
         for one in self._unconnected.values():
             poll.register(one, 0)

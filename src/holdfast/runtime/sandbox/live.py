@@ -35,11 +35,12 @@ _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _KILLED_STATUS = 128 + signal.SIGKILL
 
 # The program of the bash that waits in the box. Its standard input is a socket; each line of it is
-# the number of a command to start. A child that is made before it is needed, in a process group of
-# its own (`set -m`), reads that number from a pipe, and does what the command's file says. It names
-# itself on the socket and lets go of that before it waits: who takes it over, as commands can do
-# with each other, has no way to the owner. Without `set +m`, `wait` would end when the command is
-# stopped; `wait -f` can loop without end.
+# the number of a command to start. A child is made before it is needed, in its own process group
+# (`set -m`). The child reads that number from a pipe, and runs the command's file.
+#
+# The child announces itself on the socket and closes it before it waits. So a command that takes
+# another one over, as commands can, has no way to the owner. Without `set +m`, `wait` would end
+# when the command is stopped; `wait -f` can loop without end.
 _WAITER = """\
 exec 2>/dev/null 5>&0; unset OLDPWD SHLVL; trap '' PIPE; printf 'ready 0\\n' >&5
 while :; do
@@ -89,7 +90,7 @@ class BoxedProcess:
 
     def kill(self) -> None:
         """Send SIGKILL to the command. If its end was not reported since an earlier call, end the
-        box, which does what it should not."""
+        misbehaving box."""
         if self._status is not None:
             return
         self._killed = self._killed or time.monotonic()
@@ -196,8 +197,8 @@ class LiveBox:
         return _make_fifo(path, os.O_RDONLY)
 
     def watch_end(self, process: CommandProcess) -> int:
-        """Return a copy of the box's socket: its next line is the end of the command. It is at its
-        end if the box is."""
+        """Return a copy of the box's socket: its next line reports the end of the command. The
+        socket ends with the box."""
         with self._lock:
             if self._socket is not None:
                 return os.dup(self._socket.fileno())
@@ -213,8 +214,9 @@ class LiveBox:
         return pid
 
     def wait_for_command(self) -> int:
-        """Wait for the line about the end of the running command, and return its exit code; that of
-        a killed one if the box has ended. A box that sends anything else is ended."""
+        """Wait for the line about the end of the running command, and return its exit code. If the
+        box has ended, return the code of a killed command. A box that sends any other line is
+        ended."""
         line, _ = self._read_line(_END_SECONDS)
         if line is not None and (match := _ENDED.fullmatch(line)):
             return int(match[1])
@@ -325,8 +327,8 @@ class LiveBox:
         return first < 0 or _readable(first, _HANG_SECONDS)
 
     def _read_line(self, seconds: float) -> tuple[bytes | None, int]:
-        """Return the next line from the box and its sender's pid; None if the box has ended, did
-        not answer within `seconds`, or sent more than a line can have."""
+        """Return the next line from the box and its sender's pid. The line is None if the box has
+        ended, did not answer within `seconds`, or sent too long a line."""
         deadline = time.monotonic() + seconds
         with self._reading:
             connection = self._socket

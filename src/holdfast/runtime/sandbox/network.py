@@ -53,8 +53,8 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 def parse_host(text: str) -> str | Address:
     """Return an address, or a name in its one form. An IPv6 address stands without brackets.
 
-    Raises `ValueError` for every other text: another spelling of an address, an address with a
-    zone, a name with characters beyond ASCII letters, digits, `-` and `_`, or with an empty label.
+    Raises `ValueError` for any other text: another spelling of an address, an address with a zone,
+    or a name with an empty label or characters beyond ASCII letters, digits, `-` and `_`.
     """
     try:
         return ip_address(_without_zone(text))

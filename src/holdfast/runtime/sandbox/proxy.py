@@ -1,7 +1,7 @@
 """The proxy through which a sandbox reaches the hosts of its allow-list, and no others.
 
-It speaks CONNECT and plain HTTP/1.1 on sockets that it is given, and does not open TLS. A name is
-resolved once, here; the connection goes to the address that was checked.
+The proxy speaks CONNECT and plain HTTP/1.1 on given sockets, and does not open TLS. A name is
+resolved once, here, and the connection goes to the checked address.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from holdfast.runtime.sandbox.proxy_request import (
 )
 
 _MAX_CONNECTIONS = 64  # of one listener at a time
-_MAX_ACCEPTED = 96  # with those that are refused; the others wait, and cost this process nothing
+_MAX_ACCEPTED = 96  # including refused ones; further ones wait, and cost this process nothing
 _MAX_LOGGED = 100  # connections between two results; further ones are counted
 _MAX_LOOKUPS = 8  # names that are resolved at a time
 _MAX_ATTEMPTS = 4  # addresses of a name that are tried
@@ -422,8 +422,8 @@ def _new_socket(address: Address) -> socket.socket:
 async def _streams_of(
     sock: socket.socket, limit: int = _CHUNK_BYTES
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Yield a connected socket's streams, and close it. Its peer has a limited time to take what
-    was written; none after an error or a cancellation."""
+    """Yield a connected socket's streams, and close it. Its peer has a limited time to take the
+    written bytes, and no time after an error or a cancellation."""
     try:
         reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     except BaseException:

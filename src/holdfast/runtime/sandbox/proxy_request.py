@@ -13,7 +13,7 @@ _MAX_FIELDS = 100
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) ([!-\[\]-~]{1,8192}) HTTP/1\.([01])")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
 _HTTP_URL = re.compile(r"http://([^/?#]*)([/?][^#]*)?", re.IGNORECASE)
-# Fields of one connection (RFC 9110, 7.6.1), and those that this module writes itself.
+# Fields of one connection (RFC 9110, 7.6.1), and the fields that this module writes itself.
 _OWN_FIELDS = frozenset(
     (
         *("connection", "proxy-connection", "keep-alive", "te", "trailer", "upgrade", "host"),
@@ -47,8 +47,8 @@ def parse_request(head: bytes) -> ProxyRequest:
     """Return the request whose head, with the empty line at its end, is `head`.
 
     The forwarded head names the host of the target alone: other `Host` fields, and fields of the
-    connection, are not passed on. It asks the host to close the connection after the answer, so
-    that one connection carries one request. Raises `MalformedRequest`.
+    connection, are not passed on. The head asks the host to close the connection after the answer,
+    so that one connection carries one request. Raises `MalformedRequest`.
     """
     lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     matched = _REQUEST_LINE.fullmatch(lines[0])

@@ -91,7 +91,7 @@ class ProtectedRepository:
                 os.replace(new, self._git / "HEAD")
 
     def _read_head(self) -> bytes:
-        """Return the content of HEAD, b"" if it is none that git takes."""
+        """Return the content of HEAD, b"" if git would refuse it."""
         if not self._is_folder:
             return b""
         with (

@@ -174,7 +174,7 @@ class SandboxedRuntime(FolderRuntime):
         writable = tuple(mount.target for mount in checked if mount.writable)
         hosts = () if network == "none" else tuple(network)
         self.confinement = Confinement(self.workdir_visible, writable, hosts)
-        """The bounds of the boxes, for those that judge calls."""
+        """The bounds of the boxes, for judges of calls."""
 
     def clone_repo(
         self,

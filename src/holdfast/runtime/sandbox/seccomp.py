@@ -1,8 +1,8 @@
-"""The seccomp filters of a box: BPF programs that refuse system calls which commands do not need
-and attacks on the kernel do.
+"""The seccomp filters of a box: BPF programs that refuse system calls which attacks on the kernel
+need and commands do not.
 
-They are assembled here, in the form that `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take. A
-part of a program either returns, or goes on with what follows.
+The programs are assembled here, in the form that `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)`
+take. A part of a program either returns, or continues with the next one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ clock_settime 227 112  clock_adjtime 305 266  adjtimex 159 171  sethostname 170 
 setdomainname 171 162  vhangup 153 58  fanotify_init 300 262  lookup_dcookie 212 18
 nfsservctl 180 42  move_pages 279 239  migrate_pages 256 238"""
 
-# Refused without namespaces: objects that other boxes could use and that would outlive this one,
-# which are found by a number that can be guessed; waiting for connections; watching folders, and
-# the mounts of the machine, which Landlock does not limit.
+# Refused without namespaces: objects under guessable numbers, which other boxes could use and which
+# would outlive this one; waiting for connections; and watching folders and the machine's mounts,
+# which Landlock does not limit.
 _REFUSED_WITHOUT_NAMESPACES = """
 bind 49 200  listen 50 201  accept 43 202  accept4 288 242  shmget 29 194  shmat 30 196
 shmctl 31 195  msgget 68 186  msgsnd 69 189  msgrcv 70 188  msgctl 71 187  semget 64 190
@@ -64,7 +64,10 @@ _SOCK_STREAM, _SOCK_SEQPACKET, _SOCKET_TYPES = 1, 5, 0xF
 _SOL_SOCKET, _IPPROTO_TCP = 1, 6
 _TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into a terminal
 _INTERFACE_REQUESTS = 0x8900  # and the 255 after it: names and addresses of network interfaces
-_F_SETLEASE, _F_NOTIFY = 1024, 1026  # a lease delays whoever opens the file, such as a supervisor
+_F_SETLEASE, _F_NOTIFY = (
+    1024,
+    1026,
+)  # a lease delays any process that opens the file, such as a supervisor
 # Linux, Linux with 32-bit addresses, the same as UNAME26, and the question for the present one.
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
@@ -147,16 +150,21 @@ def make_filter(machine: str = "") -> bytes:
 
 
 def make_filter_without_namespaces(network: bool = False, machine: str = "") -> bytes:
-    """Return a filter to add to that of `make_filter` in a box without namespaces of its own.
+    """Return a filter to add to that of `make_filter` in a box without its own namespaces.
 
-    It refuses every socket but pairs that stay connected, because Landlock limits neither UDP nor
-    connections to the sockets of files. It refuses to watch folders, the limits of other processes,
-    and objects that other boxes could use and that would outlive this one. `network` lets through
-    what a supervisor answers: calls that make a TCP socket of IPv4 or connect one.
+    The filter refuses:
+
+    - every socket except pairs that stay connected, because Landlock limits neither UDP nor
+      connections to the sockets of files;
+    - watching folders, and setting the limits of other processes;
+    - objects that other boxes could use and that would outlive this one.
+
+    `network` permits the calls that a supervisor answers: making a TCP socket of IPv4, and
+    connecting it.
     """
     numbers = _numbers(_REFUSED_WITHOUT_NAMESPACES, machine)
     pairs = _argument(1, _ALLOW, (_SOCK_STREAM, _SOCK_SEQPACKET), _SOCKET_TYPES)
-    # A pair has no options of TCP. Programs take their failure for that of the connection.
+    # A pair has no options of TCP, and programs would take a failure for one of the connection.
     options = _argument(1, _ALLOW, (_SOL_SOCKET,)) + _when(_IPPROTO_TCP, _refuse(0))
     answers = dict.fromkeys(numbers, _DENY) | {
         "socket": _tcp(_ALLOW, _DENY) if network else _DENY,
@@ -180,12 +188,13 @@ def _tcp(then: bytes, otherwise: bytes) -> bytes:
 def make_filter_for_supervisor(
     files: bool, of_root: bool, network: bool, machine: str = ""
 ) -> tuple[bytes, dict[int, str]]:
-    """Return a filter that hands calls to a supervisor, and the names of these calls by number. It
-    is no boundary: the kernel refuses these calls without the supervisor, but for the sockets.
+    """Return a filter that passes calls to a supervisor, and the names of these calls by number.
+    The filter is not a boundary: except for the sockets, the kernel refuses these calls without the
+    supervisor.
 
     Args:
         files: The calls that change files.
-        of_root: Also those that commands need which own none of the files.
+        of_root: Also the calls that commands need if they own none of the files.
         network: The calls that make a TCP socket of IPv4, and connect it.
         machine: `x86_64` or `aarch64`, by default this machine.
     """

@@ -31,7 +31,7 @@ _GIGABYTE = 1024**3
 
 
 class SandboxUnavailable(ConfigurationError):
-    """No sandbox can be made on this machine. The message names what is missing and how to get
+    """No sandbox can be made on this machine. The message names the missing part and the way to get
     it."""
 
 
