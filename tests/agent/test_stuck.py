@@ -86,7 +86,7 @@ def test_the_same_call_with_the_same_result_is_told_of_and_then_stuck() -> None:
     )
 
 
-def test_an_agent_that_heeds_the_nudge_goes_on() -> None:
+def test_an_agent_that_follows_the_nudge_goes_on() -> None:
     state = run([("look", {"text": "a"})] * 5 + [("look", {"text": "b"}), "Done."], [tool("look")])
     assert (state.status, loop_messages(state)) == (S.FINISHED, ["stuck:repeat after 4"])
 

@@ -432,7 +432,7 @@ def test_a_larger_budget_lets_the_tree_go_on_and_what_is_spent_stays_so(store: S
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["interrupt", "pause", "close", "room"])
-def test_who_waits_for_room_heeds_what_it_is_told(store: Store, how: str) -> None:
+def test_a_conversation_that_waits_for_room_follows_its_commands(store: Store, how: str) -> None:
     free, busy = threading.Event(), threading.Event()
     children: dict[str, Conversation] = {}
 

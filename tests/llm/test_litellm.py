@@ -105,7 +105,7 @@ def test_a_conversation_over_litellm(stream: bool, monkeypatch: pytest.MonkeyPat
     assert (result.same, result.hashed) == (True, 2)
 
 
-def test_deltas_are_told_and_a_cancel_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deltas_are_told_and_a_cancel_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, text("a long answer"), text("another"))
     deltas: list[Delta] = []
     assert LiteLLM("m").completion("hello", on_delta=deltas.append).text == "a long answer"

@@ -505,7 +505,7 @@ def test_a_wrong_call_is_not_tried_again() -> None:
 # --- timeouts ---
 
 
-def test_a_tool_that_heeds_its_timeout_is_stopped() -> None:
+def test_a_tool_that_honours_its_timeout_is_stopped() -> None:
     stopped: list[bool] = []
 
     def waits(context: ToolContext) -> None:

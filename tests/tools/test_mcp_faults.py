@@ -389,7 +389,7 @@ def test_what_tells_connections_apart_is_not_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_close_while_a_silent_server_is_being_connected_to_is_heeded_at_once() -> None:
+def test_a_close_while_a_silent_server_is_being_connected_to_takes_effect_at_once() -> None:
     before = Owned()
     client = MCPClient({"mute": SILENT, "good": STDIO})
     failed: list[ToolError] = []
@@ -412,7 +412,7 @@ def test_a_close_while_a_silent_server_is_being_connected_to_is_heeded_at_once()
     before.wait_until_released()
 
 
-def test_a_cancel_while_connecting_is_heeded_at_once() -> None:
+def test_a_cancel_while_connecting_takes_effect_at_once() -> None:
     context = ToolContext()
     with MCPClient({"mute": SILENT}) as client:
         threading.Timer(0.2, context.cancelled.cancel).start()

@@ -106,7 +106,7 @@ def test_processes_with_one_file_of_pins_keep_each_others(tmp_path: Path) -> Non
     assert sorted(file.name for file in tmp_path.iterdir()) == ["pins.json", "pins.json.lock"]
 
 
-def test_pins_heed_what_another_process_approved_meanwhile(tmp_path: Path) -> None:
+def test_pins_honour_the_approvals_of_another_process(tmp_path: Path) -> None:
     mine, theirs = Pins(tmp_path / "pins.json"), Pins(tmp_path / "pins.json")
     assert theirs.check(remote("a.t", "One.")) == ""
     # seen first by the other

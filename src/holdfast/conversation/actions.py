@@ -37,7 +37,7 @@ class RunCalls(msgspec.Struct, frozen=True):
 class CondenseHistory(msgspec.Struct, frozen=True):
     """Shorten the history that the model is shown.
 
-    `request` holds the instructions of a requested condensation. It is None if the request's
+    `request` holds the instructions of a requested condensation. None means that the request's
     `tokens` exceed the trigger of the agent's condenser.
     """
 

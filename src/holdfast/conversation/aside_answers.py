@@ -80,7 +80,7 @@ def ask_owner(
     tend: Callable[[], object] = bool,
 ) -> AsideAnswer:
     """Ask a conversation that another process drives: post the question to its inbox, and return
-    the answer from its journal. `tend` is called now and then while there is none.
+    the answer from its journal. Until then `tend` is called now and then.
 
     Raises the question's error, `Conflict` if the owner refuses the question, `ConversationBusy`
     after `timeout` seconds, `StoreError`.

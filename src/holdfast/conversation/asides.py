@@ -1,8 +1,8 @@
-"""Questions aside: the model is asked about the conversation as it stands, and neither the question
-nor the answer becomes a part of what it is shown later.
+"""Questions aside: the model is asked about the present conversation, and is never shown the
+question or the answer again.
 
-`Asides` journals the question (`AsideAsked`), asks the model on a thread of its own, and journals
-the outcome (`AsideAnswered`). An `AsideAsked` whose process ended is settled by the next owner.
+`Asides` journals the question (`AsideAsked`), asks the model on a new thread, and journals the
+outcome (`AsideAnswered`). An `AsideAsked` whose process ended is settled by the next owner.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Asides(ObjectStruct):
 
     def close(self, deadline: float) -> list[str]:
         """Cancel all questions and wait for their threads until `deadline` (monotonic seconds);
-        return the names of those that a model keeps."""
+        return the names of the threads that a model keeps."""
         journal = self._context.journal
         self.cancel()
         with journal.changed:
@@ -252,8 +252,8 @@ class Asides(ObjectStruct):
 class _Question(msgspec.Struct, frozen=True, eq=False):
     """A journaled question and the parts of its request, which has `request_tokens` tokens.
 
-    `text` is the question as the model gets it. `events` are those that a model is still shown,
-    and later ones. `last` is the last answer among them.
+    `text` is the question in the model's form. `events` are those that a model is still shown, and
+    later ones. `last` is the last answer among them.
     """
 
     event: ev.AsideAsked

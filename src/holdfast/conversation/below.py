@@ -23,7 +23,8 @@ def find_below(hosting: Hosting, id: str) -> Conversation | None:
 
 
 def asked_below(hosting: Hosting, decided: frozenset[str] = frozenset()) -> list[ChildItem]:
-    """Return what the conversations below ask the user, without what was `decided` just now."""
+    """Return the items for the user of the conversations below, without those `decided` just
+    now."""
     pending: list[ChildItem] = []
     for child in open_below(hosting):
         journal, awaits = child.hosting.journal, child.hosting.questions.awaits

@@ -383,8 +383,8 @@ class Spending(ObjectStruct):
     def settlements(self, draft: Sequence[Any]) -> list[Settlement]:
         """Return the settlements to write with these events. Holds the journal's lock.
 
-        They are those that are due, and the usage of model calls that nobody reserved, such as
-        an analyzer's or a condenser's own.
+        Included are the due settlements, and the usage of model calls without a reservation, such
+        as an analyzer's or a condenser's own.
         """
         settlements = list(self.due)
         for event in draft:

@@ -30,7 +30,7 @@ def guarded(callback: Callable[..., object]) -> Callable[..., None]:
 
 
 def _not_a_coroutine(result: object) -> None:
-    """Log a coroutine that a plain callback returned: nobody runs it."""
+    """Log a coroutine that a plain callback returned, and which is never run."""
     if inspect.iscoroutine(result):
         result.close()
         _log.error("a callback returned a coroutine, which is not run: callbacks are not async")

@@ -78,7 +78,7 @@ def _with_edit_note(result: ToolResult, call: ToolCall) -> ToolResult:
 
 
 class _Batch(ObjectStruct):
-    """Calls that run side by side: those that have not begun, and the helper threads."""
+    """Calls that run side by side: the waiting ones, and the helper threads."""
 
     queue: deque[ToolCall]
     ids: set[str]  # the ids of all its calls

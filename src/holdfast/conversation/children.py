@@ -125,8 +125,8 @@ class Children(ObjectStruct):
         return child
 
     def _report_wait(self, context: ToolContext, line: str) -> None:
-        """Report as progress of the call that spawned a child that one of the child's own children
-        waits for the user, and to the conversations above."""
+        """Report that a child's own child waits for the user, as progress of the call that spawned
+        the child, and to the conversations above."""
         context.report_progress(line)
         if self._on_wait is not None:
             self._on_wait(line)

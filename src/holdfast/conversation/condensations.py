@@ -219,8 +219,8 @@ class Condensations(ObjectStruct):
 
 
 def _model_calls(condensation: Condensed, lent: Sequence[ModelSpending]) -> list[ModelSpending]:
-    """Return the model calls of a condensation: those that the condenser names, or those of the
-    models that it was lent if these are more."""
+    """Return the model calls of a condensation: the ones that the condenser reports, or those of
+    its lent models if these used more tokens."""
     reported = ModelSpending(condensation.usage, condensation.cost, condensation.model)
     lent_tokens = sum(token_count(one.usage) for one in lent)
     return [reported] if token_count(reported.usage) >= lent_tokens else list(lent)

@@ -63,7 +63,7 @@ class Conversation(ConversationInterface):
     owner has it.
 
     Every method is thread-safe. `with Conversation(agent) as conversation:` closes it. Raises
-    `ConfigurationError` (a `ValueError`) that names the argument that does not fit.
+    `ConfigurationError` (a `ValueError`), which names the invalid argument.
 
     Args:
         store: Keeps the journal; None keeps it in memory.
@@ -79,11 +79,11 @@ class Conversation(ConversationInterface):
             on the call's thread; it returns the form's values, True, or None to decline.
         observer: One observer (`holdfast.observe`) or several; they follow spawned conversations,
             too.
-        secrets: Values that commands and tools may use and that nobody is shown, by name: a value,
-            a function that returns the present one, or a `Secret` with a description. The names are
-            in the system prompt. A terminal command gets those that it names as environment
-            variables; a tool asks `context.secret(name)`. The values are masked in all that is
-            journaled, streamed or observed.
+        secrets: Values for commands and tools that are never shown, by name. Each is a value, a
+            function that returns the present one, or a `Secret` with a description. The names are
+            in the system prompt. A terminal command gets the secrets that it names as environment
+            variables; a tool asks `context.secret(name)`. The values are masked in all journaled,
+            streamed or observed text.
         undo: Keeps snapshots of the work folder for `rewind`
             (`holdfast.conversation.undo.FileUndo`); None keeps none.
         clock: Returns the current time, with a time zone.
@@ -155,13 +155,13 @@ class Conversation(ConversationInterface):
         id: str | None = None,
         **options: Any,
     ) -> Conversation:
-        """Return a conversation that goes on from `state` under a new id, with any agent, model or
-        toolset; `options` as in the constructor.
+        """Return a conversation that continues from `state` under a new id, with any agent, model
+        or toolset; `options` as in the constructor.
 
-        Calls that had not begun stay open. One that waits for a decision still waits. One that
-        was approved waits again, since the copy needs an approval of its own. A call that had
-        begun has an unknown outcome here, and the model is told so. Large outputs are kept whole
-        (`get_output`) if they are in the same store.
+        Calls that had not begun stay open. A call that waits for a decision still waits. An
+        approved call waits again, since the copy needs a new approval. A call that had begun has an
+        unknown outcome here, which the model is shown. Large outputs are kept whole (`get_output`)
+        if they are in the same store.
         """
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
@@ -185,9 +185,9 @@ class Conversation(ConversationInterface):
         """Return a new conversation in the same store that begins with this one's events up to
         `seq` (None: all).
 
-        It may have another agent, model or toolset; `options` as in the constructor. The two share
-        these events: none is copied. It has this one's tags, and its title with `(fork)`, unless
-        `title` gives another one; with "" it keeps the title, and no event says so.
+        The fork may have another agent, model or toolset; `options` as in the constructor. Both
+        share these events, without a copy. The fork keeps the tags. Its title is the present one
+        with `(fork)`, or `title`; "" keeps the title without an event.
 
         The fork answers calls that were open there: as not run, or, if they had begun, as of
         unknown outcome. Raises `ConfigurationError` for a seq that does not exist, `Conflict`
@@ -233,14 +233,13 @@ class Conversation(ConversationInterface):
         return forked
 
     def rewind(self, seq: int, **options: Any) -> Rewound[Conversation]:
-        """Return a fork of this conversation at `seq`, after putting the files of the work folder
-        back to their content of that time; `options` as for `fork`.
+        """Put the files of the work folder back to their content at `seq`, and return a fork of
+        this conversation there; `options` as for `fork`.
 
         Only files that calls of this conversation have changed since are put back, by the snapshots
-        that `undo` keeps. A file that somebody else has changed after the last of these calls stays
-        as it is. The result names these, and the calls that may have acted outside of the work
-        folder, which is not undone. This conversation stays as it is; close it, or send it nothing
-        that writes.
+        that `undo` keeps. A file with a later change from elsewhere is left alone. The result names
+        such files, and the calls that may have acted outside of the work folder, which is not
+        undone. The present conversation stays unchanged; close it, or send it nothing that writes.
 
         Raises `ConfigurationError` without `undo` or for a seq that does not exist, `Conflict`
         while the conversation runs, `RuntimeFault` if git fails.
@@ -303,7 +302,7 @@ class Conversation(ConversationInterface):
     @property
     def failure(self) -> Exception | None:
         """The error after which nothing can be journaled (a `StoreError`: a full disk, a lost
-        lease); None if there is none. Open the conversation again to continue."""
+        lease), or None. Open the conversation again to continue."""
         return self._hosting.context.failure
 
     @property
@@ -326,8 +325,8 @@ class Conversation(ConversationInterface):
 
     @property
     def output(self) -> Any:
-        """`state.output` as an object of the agent's `output_type`; None if there is none.
-        Raises `OutputInvalid` if it does not fit that type (any more)."""
+        """`state.output` as an object of the agent's `output_type`, or None. Raises `OutputInvalid`
+        if it does not fit that type (any more)."""
         context = self._hosting.context
         with context.journal.changed:
             fold = context.journal.fold
@@ -392,8 +391,8 @@ class Conversation(ConversationInterface):
         return self.state
 
     def stream(self, message: str | Message | ContentLike | None = None) -> EventStream:
-        """Send `message`, if one is given, and run; return an iterator of the events and deltas as
-        they come, on the caller's thread, until the conversation rests.
+        """Send `message`, if given, and run. Return an iterator that yields events and deltas on
+        the caller's thread until the conversation rests.
 
         Equivalent to `send_message` and `run` with a callback for events and one for deltas, in one
         order. If another thread drives the conversation (`start_thread`, another stream), the
@@ -422,7 +421,7 @@ class Conversation(ConversationInterface):
 
     def write_title(self, titler: Titler | None = None) -> str:
         """Write a title from the first message with a model or a function, journal it, and return
-        it; None takes `Agent.title`, or else the agent's model.
+        it. None takes `Agent.title`, or else the agent's model.
 
         Replaces the present title. The model's usage is counted. Raises `ConfigurationError` if
         there is no message, `BadResponse` for an empty title, and the errors of the model or
@@ -494,8 +493,8 @@ class Conversation(ConversationInterface):
         return self._hosting.journal.clock()
 
     def _condense(self, instructions: str = "") -> None:
-        """Request a condensation. The caller's thread does it if the conversation rests and nobody
-        drives it; but if calls are open or the run was cut off, the next run does it."""
+        """Request a condensation. The caller's thread does it if the conversation rests and no
+        thread drives it. If calls are open or the run was cut off, the next run does it."""
         hosting, journal = self._hosting, self._hosting.journal
         hosting.execute(cmd.Condense(instructions))
         with journal.changed:
@@ -512,7 +511,7 @@ class Conversation(ConversationInterface):
     def execute(self, command: cmd.Command, key: str | None = None) -> None:
         """Carry out a command (`holdfast.commands`) in one transaction.
 
-        With a `key` the command goes through the store's inbox: a second one with the same key
+        With a `key` the command goes through the store's inbox. A second command with the same key
         is not carried out again, and has the outcome of the first. Raises the command's
         `ConfigurationError` if it does not fit, `ToolValidationError` if an approval's new
         arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`.
@@ -521,19 +520,24 @@ class Conversation(ConversationInterface):
         self._hosting.execute_posted(command, key)
 
     def use(self, agent: Agent | str) -> None:
-        """Continue with another agent: another model, prompt, policy or toolset, from the next
-        step on. A str is the name of one that the conversation knows: `#fast` of
-        `Agent(models={"fast": ...})`, `#` for the agent's own model, an agent of `handoffs`, or
-        `main` for the one that the conversation was opened with.
+        """Continue with another agent (another model, prompt, policy or toolset) from the next step
+        on.
+
+        | str | agent |
+        |---|---|
+        | `#fast` | the conversation's agent with the model `fast` of `Agent(models=)` |
+        | `#` | the same, with its own model |
+        | a name of `handoffs` | that agent |
+        | `main` | the agent that the conversation was opened with |
 
         Equivalent to a handoff to that agent, also in the journal (`AgentConfigured`). The
-        transcript, the runtime with its shells, the children and the run's counts are kept. Calls
-        that are open end under the agent that asked for them. A conversation that is opened again
-        has the agent that it is opened with.
+        transcript, the runtime with its shells, the children and the run's counts are kept. Open
+        calls end under the agent that asked for them. A reopened conversation has the agent that it
+        is opened with.
 
-        Raises `ConfigurationError` for a model without a known price in a conversation that was
-        spawned under a budget of cost, `NotFound` for an unknown name (it lists the known ones),
-        `ConversationClosed`, `LeaseHeld`, `StoreError`.
+        Raises `NotFound` for an unknown name (with the known ones), `ConversationClosed`,
+        `LeaseHeld`, `StoreError`. Raises `ConfigurationError` for a model without a known price if
+        the conversation was spawned under a budget of cost.
 
         Example:
             conversation.use(conversation.agent.replace(llm=stronger))

@@ -93,8 +93,9 @@ def _closing_events(
     new_id: Callable[[], str],
     settle: Callable[[OpenCall], dict[str, Any]],
 ) -> list[ev.AnyEvent]:
-    """Return an event for each open call whose fields `settle` returns: a result or a decision; the
-    cancellation of each timer; and the outcome of each question aside.
+    """Return the events that end the open parts of a copy. For each open call that is a result or a
+    decision with the fields of `settle(call)`. The timers are cancelled, and the questions aside
+    get an outcome.
 
     If no call is left open, no call waits any more.
     """

@@ -1,5 +1,5 @@
-"""The children to which one conversation has given work: they are watched in the background, their
-outcomes are posted, and they go on after a crash or an interrupt."""
+"""The children to which one conversation has given work. The children are watched in the
+background, their outcomes are posted, and they continue after a crash or an interrupt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CLOSE_SECONDS = 10.0  # seconds that a message waits for a closing child
 
 
 def tool_refusal(text: str, kind: str = "not_found") -> ToolError:
-    """Return the error of a call that asks for what is not there, or not allowed."""
+    """Return the error of a call that asks for something unknown or forbidden."""
     return ToolError(text, kind, retryable=False)
 
 
@@ -355,7 +355,7 @@ class DelegatedChildren(ObjectStruct):
             if self._background.get(id) is not threading.current_thread():
                 return
             del self._background[id]
-        with self._journal.changed:  # whoever waits for this conversation's delegates looks again
+        with self._journal.changed:  # wakes threads that wait for this conversation's delegates
             self._journal.changed.notify_all()
 
     def join_watcher(self, id: str) -> None:

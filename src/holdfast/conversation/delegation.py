@@ -54,8 +54,8 @@ _INBOX_SECONDS = 1.0  # seconds that another owner gets to take a message out of
 class ChildWork(msgspec.Struct, frozen=True):
     """The work of one call of `delegate`: the agent with its name, and the task.
 
-    `resume` is the id of the child that goes on, "" for a new one. `runtime` is that of a child
-    with a folder of its own.
+    `resume` is the id of the child that continues, "" for a new one. `runtime` is that of a child
+    with its own folder.
     """
 
     name: str

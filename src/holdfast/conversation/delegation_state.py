@@ -49,7 +49,7 @@ class DelegatedChild(msgspec.Struct):
 def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, DelegatedChild]:
     """Return the delegated children in a journal by id.
 
-    The results of calls say which children were begun, whatever the calls' arguments were.
+    The results of calls name the children that were begun; the calls' arguments do not count.
     """
     children: dict[str, DelegatedChild] = {}
     for event in events:
@@ -184,8 +184,8 @@ class ChildOutcome(msgspec.Struct, frozen=True):
 
     @property
     def reportable(self) -> tuple[str, object]:
-        """A value that differs if there is progress to report: a question that is asked anew after
-        a restart has the line of the first, which nobody can answer any more."""
+        """A value that differs if there is progress to report. The questions are part of it,
+        because a question that is asked anew after a restart has the line of the first one."""
         return self.progress, self.state.pending_questions
 
     @property

@@ -28,7 +28,7 @@ class Deltas(ObjectStruct):
             self._forward = self._forward or DeltaListener(self._pass)
 
     def forget(self, listener: Listener) -> None:
-        """Pass no more deltas to `listener`. Idempotent."""
+        """Stop passing deltas to `listener`. Idempotent."""
         with self._journal.changed:
             self._listeners = tuple(one for one in self._listeners if one != listener)
             if not self._listeners:

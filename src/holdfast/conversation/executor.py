@@ -237,7 +237,7 @@ class CommandExecutor(ObjectStruct):
         journal.add(ev.ConversationLabelled, title=title, add=add, remove=remove, by=by)
 
     def decide_all(self, approved: bool, by: str, reason: str) -> None:
-        """Approve or reject all calls that wait now. Raises `NotPending` if there are none."""
+        """Approve or reject all calls that wait now. Raises `NotPending` if no call waits."""
         with self._context.journal:
             effect = self._decide(self.pending(None), approved, by, reason)
         effect()
@@ -274,8 +274,8 @@ class CommandExecutor(ObjectStruct):
             self._resume()
 
     def begin_with(self, messages: Sequence[Prepared]) -> None:
-        """Write prepared messages and labels, of which one is a message, and set a conversation at
-        rest to RUNNING."""
+        """Write prepared messages and labels, at least one of them a message, and set a
+        conversation at rest to RUNNING."""
         self._context.check_open()
         journal = self._context.journal
         for one in messages:
@@ -351,7 +351,7 @@ class CommandExecutor(ObjectStruct):
         reason: str,
         arguments: dict[str, Any] | None = None,
     ) -> Effect:
-        """Approve or reject calls. The effect starts those that may run now."""
+        """Approve or reject calls. The effect starts the calls that may run now."""
         journal, by, reason = self._context.journal, clean(by), clean(reason)
         for call in calls:
             journal.add(

@@ -142,7 +142,7 @@ class OutputFacts(Reducer, frozen=True):
     without a valid one.
 
     `seq` is that of the output's result, 0 for none. `failed` is the problem with the last answer's
-    call of `finish`. `failures` counts the failed rounds of this run that the model was told of.
+    call of `finish`. `failures` counts the rounds of this run whose failure the model was shown.
     """
 
     events = (ev.AssistantReplied, ev.MessageAdded, ev.StatusChanged, ev.DamagedEvent)
@@ -154,7 +154,7 @@ class OutputFacts(Reducer, frozen=True):
     failures: int = 0
 
     def feed(self, event: Any, fold: Fold) -> OutputFacts:
-        if type(event) is ev.AssistantReplied:  # the run goes on
+        if type(event) is ev.AssistantReplied:  # the run continues
             return OutputFacts(failures=self.failures) if self.seq or self.failed else self
         if type(event) is ev.ToolCallFinished:
             return self._after_call(event.seq, event.result)
@@ -181,8 +181,8 @@ class OutputFacts(Reducer, frozen=True):
         return self
 
     def problem(self, last: ev.AssistantReplied | None) -> str:
-        """Return the problem that left the last answer without an output; "" if the answer is not
-        complete or the model was already told that it was empty or cut off."""
+        """Return the problem that left the last answer without an output. Return "" if the answer
+        is not complete, or the model was already told that the answer was empty or cut off."""
         if last is None or last.calls or last.stop_reason == "pause":
             return self.failed
         if last.stop_reason == REFUSAL:
@@ -198,8 +198,7 @@ class OutputFacts(Reducer, frozen=True):
 
 
 class PlanFacts(Reducer, frozen=True):
-    """The current plan, None if there is none, and the seq of the last message that is not
-    Holdfast's own."""
+    """The current plan, if any, and the seq of the last message that is not Holdfast's own."""
 
     events = (ev.MessageAdded, ev.HistoryCondensed, ev.DamagedEvent)
     tools = (PLAN,)
@@ -227,7 +226,7 @@ class PlanFacts(Reducer, frozen=True):
 
 class HandoffFacts(Reducer, frozen=True):
     """The target of the last handoff or switch of model (`handoffs.resolve_target`), by a call or
-    by `commands.Use`: "" for the first agent, None for nobody."""
+    by `commands.Use`. "" is the first agent, None no pending switch."""
 
     events = (ev.AgentConfigured, ev.NoteRecorded)
     tools = (TOOL, SWITCH)
@@ -271,8 +270,8 @@ class HookCounts(Reducer, frozen=True):
 
 
 class GoalFacts(Reducer, frozen=True):
-    """The seq of the last verdict on the agent's goal, 0 for none, and the number of times that the
-    model was told what is missing, since the run's begin or the last message."""
+    """The last verdict on the agent's goal. `seq` is its seq, 0 for none. `rounds` counts the
+    reports of a missed goal to the model since the run's begin or the last message."""
 
     events = (ev.NoteRecorded, ev.MessageAdded, ev.StatusChanged)
     stored = {"seq": "goal_seq", "rounds": "goal_rounds"}

@@ -1,4 +1,4 @@
-"""Fires the timers of conversations that nobody holds, for `Store.ring`."""
+"""Fires the timers of conversations without an owner, for `Store.ring`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Resting(MemoryStore):
 
 def fire_resting(resting: RestingConversation, new_id: Callable[[], str]) -> Batch | None:
     """Return the batch by which a host's conversation fires its due timers, None if it has nothing
-    to fire. It begins a run, as a message to a hosted conversation does.
+    to fire. The batch begins a run, like a message to a hosted conversation.
 
     Raises `StoreError` if the tail is not enough to tell.
     """

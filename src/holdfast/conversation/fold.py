@@ -181,7 +181,7 @@ class Fold(ObjectStruct):
                     call.ask_reason = None  # the call may run even if its approval cannot be read
                     call.attempt = event.attempt
                     call.runner = event.runner
-                    # nobody waits for the answers to an earlier attempt's questions
+                    # the answers to an earlier attempt's questions are not awaited
                     call.questions = ()
             case ev.ToolCallFinished():
                 self._close(event.call_id)
@@ -424,8 +424,8 @@ class Fold(ObjectStruct):
 
     @property
     def owed(self) -> bool:
-        """True if the model owes an answer: to a message it has not seen, to the results of its
-        last calls, or to continue an answer that its provider paused."""
+        """True if the model owes an answer to a new message or to the results of its last calls, or
+        the rest of a paused answer."""
         last = self.assistant
         if self.message_seq > self.based_on or last is None:
             return self.message_seq > self.based_on
@@ -433,7 +433,7 @@ class Fold(ObjectStruct):
 
     @property
     def waits(self) -> bool:
-        """True if no open call can proceed before somebody decides."""
+        """True if no open call can proceed before a decision."""
         now = self.turn
         return bool(now) and all(item.ask_reason is not None for item in now)
 

@@ -1,7 +1,8 @@
 """The goal of an agent at the end of a run: its judge is asked, and the verdict is journaled.
 
 A verdict is a `NoteRecorded` about "goal", written before anything follows from it. After a crash
-or a pause the last verdict counts as long as nothing was said since; the judge is not asked again.
+or a pause the last verdict counts until there is a new message or answer; the judge is not asked
+again.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ NOT_SAID = "the judge did not say what is missing."
 class StopObjection(msgspec.Struct, frozen=True):
     """The reason why a run may not finish, or the `error` with which it ends instead.
 
-    `hook` is the hook that objects. `about` is the `MessageAdded.about` of the message that tells
-    the model the reason, "" for that of the hook.
+    `hook` is the hook that objects. `about` is the `MessageAdded.about` of the message with the
+    reason for the model, "" for the hook's message.
     """
 
     hook: str
@@ -69,8 +70,8 @@ def goal_objection(
 
 
 def _last_verdict(context: RunContext) -> tuple[bool, str] | None:
-    """Return the journaled verdict on the last answer: True if the goal is reached, and what is
-    missing; None without a verdict. Needs the lock."""
+    """Return the journaled verdict on the last answer: True if the goal is reached, and the unmet
+    part; None without a verdict. Needs the lock."""
     fold = context.journal.fold
     seq, last = fold.goal.seq, fold.assistant
     if not seq or (last is not None and seq < last.seq):

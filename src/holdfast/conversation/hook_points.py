@@ -130,8 +130,8 @@ class ModelAnswer(msgspec.Struct, frozen=True):
 
 class _HookChildren(msgspec.Struct, frozen=True):
     """The children of hooks that are not around a call. Their ids derive from the place, a digest
-    of the subject, and the `moment`, "" for the last event that matters: the same question finds
-    the same child after a crash, and another question never finds it."""
+    of the subject, and the `moment` ("" for the last event that matters). So the same question
+    finds the same child after a crash, and another question never finds it."""
 
     _journal: Journal
     _children: Callable[[], Children]
@@ -205,7 +205,7 @@ class HookPoints(ObjectStruct):
         moment: str = "",
     ) -> ToolContext:
         """Return the context of a hook. `children` makes its children, those of the conversation by
-        default. `moment` is the id of what is judged; "" for the present state."""
+        default. `moment` is the id of the judged object; "" for the present state."""
         context, journal = self._context, self._context.journal
         spawns = _HookChildren(
             journal, children or self._family.children, on, partial(describe, subject), moment
@@ -472,7 +472,7 @@ class HookPoints(ObjectStruct):
         return goal_objection(context, goal, subject, tools)
 
     def journal_objection(self, objection: StopObjection) -> bool:
-        """Journal an objection, within a transaction; return True if the run goes on."""
+        """Journal an objection, within a transaction; return True if the run continues."""
         journal = self._context.journal
         if self._context.closing:
             return True  # asked again when the conversation is opened

@@ -106,7 +106,7 @@ class Hosting:
     ) -> None:
         parent = None if origin.family is None else origin.family.journal
         observed = None if parent is None else parent.observed
-        # weak: a conversation that nobody holds is freed by its reference count
+        # weak: a conversation without references is freed by its reference count
         family = weakref.proxy(self)
         journal = self.journal = Journal(
             store,
@@ -297,7 +297,7 @@ class Hosting:
             context.own_agent.connections.opened(context.runtime)
         if self.journal.fold.asides.pending:
             self.asides().settle_lost()
-        self.inbox.drain()  # commands posted while nobody held the lease
+        self.inbox.drain()  # commands posted while the lease was free
         self.fire_due_timers()
 
     def execute(self, command: Command) -> ev.MessageAdded | None:
@@ -431,12 +431,12 @@ class Hosting:
             loop.resting = False
 
     def run(self) -> None:
-        """Carry out what was posted, and drive the loop on this thread until the conversation
+        """Carry out posted commands, and drive the loop on this thread until the conversation
         rests. See `Conversation.run`."""
         self.check_not_inside("run")
         self.finish_inbox()
         self.drive("run", resume=True)
-        # A command that another thread carried out as the loop ended: nobody drives it.
+        # Another thread may have carried out a command as the loop ended; no thread drives it then.
         while self._left_running():
             with suppress(ConversationBusy):  # another thread drives meanwhile
                 self.drive("run")
@@ -591,7 +591,7 @@ class Hosting:
 
 
 def _ignore(call_id: str, message: str) -> None:
-    """Drop a call's progress: nobody follows it."""
+    """Drop a call's progress, which has no follower."""
 
 
 class _InboxNews(ObjectStruct):
@@ -600,5 +600,5 @@ class _InboxNews(ObjectStruct):
     _hosting: Hosting  # weak
 
     def __call__(self) -> None:
-        with suppress(ReferenceError):  # nobody holds the conversation any more
+        with suppress(ReferenceError):  # the conversation has no reference any more
             self._hosting.inbox.drain_soon()

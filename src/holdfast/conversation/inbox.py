@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_REFUSAL_CHARS = 2000  # characters of the message of a refused command's error
 
-# In these statuses a pause or an interrupt has the same effect before a command as behind it.
+# In these statuses a pause or an interrupt has the same effect before a command as after it.
 _STOPPABLE = (ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION)
 
 # The inbox to which this thread posts a command that it then carries out itself.
@@ -71,7 +71,7 @@ class CommandInbox(ObjectStruct):
     _passed: frozenset[int] = frozenset()  # the numbers of later ones that were done before it
     # by number of a command: the thread on which user code is asked about it
     _askers: dict[int, int] | None = None
-    # the threads that left commands to those that ask user code
+    # the threads that left commands to other threads, which ask user code
     _deferred: frozenset[int] = frozenset()
     # by key, for the callers that wait for them; None if none does
     _outcomes: dict[str, _Outcome] | None = None
@@ -164,7 +164,7 @@ class CommandInbox(ObjectStruct):
 
     def join(self, deadline: float) -> list[str]:
         """Wait for the threads of a closing conversation until `deadline` (monotonic seconds), and
-        return the names of those that user code keeps."""
+        return the names of the threads that user code keeps."""
         with self._news_lock:
             threads = [one for one in self._threads if one is not threading.current_thread()]
         for thread in threads:
@@ -178,17 +178,17 @@ class CommandInbox(ObjectStruct):
         without the lease.
 
         A command that does not fit is dropped, with a warning in the log. If the lease was lost the
-        conversation stops. No lock is held while user code is asked about a command: other threads
+        conversation stops. No lock is held while user code is asked about a command. Other threads
         wait for its answer, but a pause or an interrupt of a run passes the command.
 
         Args:
-            awaited: Return as soon as this outcome is there.
+            awaited: Return as soon as this outcome is known.
             waits: Wait while another thread asks user code about a command.
             asks: Ask user code about commands; else stop before the first that needs it.
 
         Returns:
-            False if commands are left: `asks` is False; or another thread, or this one further up,
-            asks user code about the one before them.
+            False if commands are left. Either `asks` is False, or a thread (perhaps this one,
+            further up) asks user code about an earlier command.
         """
         finished, nested = False, False
         try:

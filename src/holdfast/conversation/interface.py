@@ -46,8 +46,8 @@ class ConversationInterface(FixedAttributes):
     """A conversation in this process (`Conversation`) or on an agent server
     (`RemoteConversation`).
 
-    A subclass reads the journal, carries out commands (`_command`) and subscribes callbacks. This
-    class checks arguments and has the members that follow from those.
+    A subclass reads the journal, carries out commands (`_command`) and subscribes callbacks. The
+    interface checks arguments and has the members that follow from these three.
     """
 
     __slots__ = ()
@@ -87,8 +87,8 @@ class ConversationInterface(FixedAttributes):
         raise NotImplementedError
 
     def _only_question(self) -> str:
-        """Return the id of the only question that waits. Raises `NotPending` if there is none,
-        `ConfigurationError` if there are several."""
+        """Return the id of the only question that waits. Raises `NotPending` without a question,
+        `ConfigurationError` if several wait."""
         raise NotImplementedError
 
     # --- reading ---
@@ -101,8 +101,9 @@ class ConversationInterface(FixedAttributes):
         """Replay the journal here with its recorded answers and results, and return the
         comparison.
 
-        It says whether today's Holdfast would send the model the same requests, and, with
-        `agent`, whether that agent would (its prompt, tools, model and limits).
+        The comparison shows whether the present version of Holdfast would send the model the same
+        requests. With `agent` it shows the same for that agent (its prompt, tools, model and
+        limits).
         """
         if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
@@ -148,13 +149,13 @@ class ConversationInterface(FixedAttributes):
     def interrupt(self) -> None:
         """Pause at once. At rest it does nothing.
 
-        The running model call is cancelled, running tools are told to stop (commands are
-        killed), and queued calls are answered as not run. Effects that tools already had remain.
+        The running model call is cancelled, running tools get a cancel (commands are killed), and
+        queued calls are answered as not run. Past effects of tools remain.
         """
         self._command("interrupt")
 
     def condense(self, instructions: str | None = None) -> None:
-        """Have the agent's condenser shorten the history that the model is shown; the journal keeps
+        """Let the agent's condenser shorten the history that the model is shown. The journal keeps
         all.
 
         A driven conversation condenses before its next request, also at rest. The result is a
@@ -162,7 +163,7 @@ class ConversationInterface(FixedAttributes):
         `ConfigurationError` if the agent has no condenser.
 
         Args:
-            instructions: For a condenser that has a model write a summary.
+            instructions: For a condenser whose model writes a summary.
         """
         self._command(
             "condense", instructions=_optional_text("condense", "instructions", instructions)
@@ -178,12 +179,12 @@ class ConversationInterface(FixedAttributes):
         reason: str = "",
     ) -> None:
         """Approve a call that waits for confirmation, with other `arguments` if given; without
-        `call_id` all that wait now.
+        `call_id` all waiting calls.
 
-        Give the `arguments_hash` of the call that was reviewed (`state.pending_confirmations`)
-        if the pending call may have changed since. Raises `NotPending` if the call does not wait
-        (or none does), `Conflict` if its hash differs, `ToolValidationError` if the new arguments
-        do not fit.
+        Give the `arguments_hash` of the call that was reviewed (`state.pending_confirmations`) if
+        the pending call may have changed since. Raises `NotPending` if the call (or any call) does
+        not wait, `Conflict` if its hash differs, `ToolValidationError` if the new arguments do not
+        fit.
         """
         if call_id is None and (arguments is not None or arguments_hash is not None):
             raise ConfigurationError(
@@ -200,7 +201,7 @@ class ConversationInterface(FixedAttributes):
 
     def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
         """Answer a call that waits for confirmation as not run, and tell the model the reason;
-        without `call_id` all that wait now.
+        without `call_id` all waiting calls.
 
         Raises `NotPending` if the call does not wait, or none does.
         """
@@ -212,24 +213,25 @@ class ConversationInterface(FixedAttributes):
         )
 
     def ask(self, question: str, *, timeout: float | None = None) -> AsideAnswer:
-        """Ask the model about the conversation as it stands, and return its answer. The
-        conversation goes on as if nothing had been asked.
+        """Ask the model about the present conversation, and return its answer. The conversation
+        itself is not affected.
 
-        The request is the conversation's next one, with the question at its end: the provider's
+        The request is the conversation's next one, with the question at its end, so the provider's
         cached beginning is used. While calls of the last answer run, that answer is left out and
         its calls are named in the question. Works at rest and during a run, also of a conversation
-        that another process drives. The question and the outcome are journaled (`AsideAsked`,
-        `AsideAnswered`); the cost counts like that of a step. The model's calls of tools are not
-        run.
+        that another process drives.
+
+        The question and the outcome are journaled (`AsideAsked`, `AsideAnswered`); the cost counts
+        like that of a step. The model's calls of tools are not run.
 
         Args:
             question: The question.
             timeout: Seconds to wait for the answer; None waits until there is an outcome.
 
-        Raises the model's error; `Conflict` if the model was never asked anything or eight
-        questions are being answered; `LimitExceeded`; `ConversationBusy` after `timeout`;
-        `ConversationClosed` if the conversation is closed before the answer comes, or the process
-        that asks the model ends; `StoreError`.
+        Raises the model's error, `LimitExceeded`, `StoreError`, and `ConversationBusy` after
+        `timeout`. Raises `Conflict` if the model was never asked anything, or eight questions are
+        being answered. Raises `ConversationClosed` if the conversation or the process that asks the
+        model ends before the answer.
 
         Example:
             print(conversation.ask("What are you doing?").text)
@@ -249,9 +251,9 @@ class ConversationInterface(FixedAttributes):
         """Answer a running call's question to the user (`state.pending_questions`); without
         `question_id` the only one.
 
-        `values` are the form's values; those with a default may be missing. True says yes, None
-        or False declines. Raises `ConfigurationError` if they do not fit the form, `NotPending` if
-        no call waits for that answer.
+        `values` are the form's values; values with a default may be missing. True says yes, None or
+        False declines. Raises `ConfigurationError` if they do not fit the form, `NotPending` if no
+        call waits for that answer.
         """
         by, question_id = self._answering("answer", by, question_id)
         self._command("answer", question_id=question_id, values=values, by=by)
@@ -311,20 +313,18 @@ class ConversationInterface(FixedAttributes):
     ) -> str:
         """Send the agent a message later, once or repeatedly, and return the timer's id.
 
-        The timer is in the journal and survives every process. It fires in an open conversation
-        that
-        a thread drives, on an agent server, by a worker, and else when the conversation is opened
-        next. Each occurrence gives one message.
+        The timer is in the journal and survives every process. It is fired in an open conversation
+        that a thread drives, by an agent server or a worker, or else when the conversation is
+        opened next. Each occurrence gives one message.
 
         Args:
             message: The message, at most 10,000 characters.
-            at: The time, or its ISO form. One without a zone is the wall clock's of `timezone`.
+            at: The time, or its ISO form. A time without a zone is a wall-clock time of `timezone`.
             every: Seconds between two messages, at least 60, from now on.
             cron: Five fields, such as `0 9 * * mon-fri`, by the wall clock of `timezone`.
             timezone: A name such as `Europe/Berlin`; "" is UTC for `cron`.
-            misfire: The messages for occurrences that have passed while nobody could fire them:
-                "once" sends one for all, "skip" one only if the last is at most a minute old, "all"
-                one for each of the last ten.
+            misfire: The messages for missed occurrences: "once" sends one for all, "skip" one if
+                the last is at most a minute old, "all" one for each of the last ten.
             id: The timer's id; a timer of this id is replaced. None makes a new one.
 
         Raises `ConfigurationError` for a time that is past, an unknown zone or a wrong expression;

@@ -61,8 +61,8 @@ class ChildFolders(ObjectStruct):
             self.report(id)
 
     def report(self, id: str) -> str:
-        """Return the text about a child's changes, "" if there are none. A folder without changes
-        is removed."""
+        """Return the text about a child's changes, "" without changes. A folder without changes is
+        removed."""
         with self._lock:
             folder = self._folders.get(id)
         if folder is None or not folder.exists:

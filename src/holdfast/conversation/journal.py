@@ -52,8 +52,8 @@ class Journal(ObjectStruct):
     """The journal of one open conversation. Thread-safe.
 
     Reads the store at once, unless its events and their fold are `_history`; takes the lease at the
-    first write. `changed` guards everything here and is notified of every append. It is held during
-    the store's append, which it serialises, and during nothing else that can block.
+    first write. `changed` guards everything here and is notified of every append. `changed` is held
+    during the store's append, which it serialises, and during nothing else that can block.
     """
 
     store: Store
@@ -66,7 +66,7 @@ class Journal(ObjectStruct):
     spending: Spending | None = None  # reserves and settles with the appends
     observed: Observed | None = None
     owner: OwnerProcess = msgspec.field(default_factory=OwnerProcess)
-    secrets: Secrets | None = None  # masked in all that is appended
+    secrets: Secrets | None = None  # masked in all appended events
     _changed: JournalLock = msgspec.field(default_factory=JournalLock)
     closed: bool = False
     # an append was aborted (Ctrl-C, a failing disk) after it may have been written

@@ -12,7 +12,7 @@ from collections.abc import Callable
 class JournalLock(RLock):  # pyright: ignore[reportGeneralTypeIssues]: CPython does not have it final
     """A reentrant lock with the `wait` and `notify_all` of `threading.Condition`.
 
-    It takes 0.1 KB in every open conversation; a `Condition` takes 1.4 KB.
+    Each open conversation has one: 0.1 KB instead of the 1.4 KB of a `Condition`.
     """
 
     __slots__ = ("_listeners", "_waiting")
@@ -49,8 +49,8 @@ class JournalLock(RLock):  # pyright: ignore[reportGeneralTypeIssues]: CPython d
             listener()
 
     def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call `listener` at each `notify_all` until the returned function is called. It must
-        neither block nor raise; an `Event.set` lets a thread wait for several journals."""
+        """Call `listener` at each `notify_all` until the returned function is called. The listener
+        must neither block nor raise; an `Event.set` lets a thread wait for several journals."""
         with self:
             self._listeners = (*self._listeners, listener)
 

@@ -49,9 +49,9 @@ class ModelSpending(msgspec.Struct, frozen=True):
 
 
 class LentModel(msgspec.Struct, frozen=True, eq=False):
-    """A model whose calls are reserved and settled in the budgets of the tree, and counted: each
+    """A model whose calls are reserved and settled in the budgets of the tree, and counted. Each
     call writes a `NoteRecorded`, or is added to the calls of a condensation, which its caller
-    writes. Another model than the agent's is not reserved, because its longest answer may be
+    writes. A model other than the agent's is not reserved, because its longest answer may be
     unknown; its usage is settled when it is journaled.
     """
 
@@ -72,7 +72,7 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
         """Return the wrapped model's completion. Raises `LimitExceeded` too. An answer that
         arrives after the conversation is closed is not counted."""
         secrets = self._journal.secrets
-        if secrets is not None:  # a transcript has what was journaled, and so masked
+        if secrets is not None:  # a transcript has journaled, so masked, events
             messages, more = secrets.mask_value(messages), secrets.mask_value(more)
         ask = partial(self.wrapped.completion, messages, tools, cancelled=cancelled, **more)
         return self._count_call(ask, (messages, tools, more.get("system")), cancelled)

@@ -4,7 +4,7 @@
 
 1. `_contribute`: the agent's parts and hooks add messages, such as a skill that fits.
 2. `_write_head`: an `AgentConfigured` event, if prompt, tools, model or parameters have changed.
-3. `_request`: room in the budgets of the tree is reserved, and the view is brought up to date.
+3. `_request`: room in the budgets of the tree is reserved, and the view is updated.
 4. `_ask`: the agent is asked, within what this conversation has: observers and budgets. An error
    stops the run. Then hooks may change the answer or hold it back.
 5. `_write_answer`: one append of the answer, the decisions on its calls, and the starts of the
@@ -58,7 +58,7 @@ class _Request(msgspec.Struct, frozen=True):
     transcript: Transcript
     based_on: int
     token: Cancellation
-    reservation: str | None  # the key of what is reserved in the tree's budgets
+    reservation: str | None  # the key of the reservation in the tree's budgets
 
 
 class ModelCall(ObjectStruct):
@@ -94,7 +94,7 @@ class ModelCall(ObjectStruct):
             self._write_answer(answer)
 
     def take_over(self) -> None:
-        """Forget what is known of the agent before: another one answers from here on."""
+        """Forget the facts about the previous agent: another one answers from here on."""
         self._known_head = None
         self._contributed_seq = 0  # its skills have not seen the user's messages
         self._just_taken_over = True
@@ -102,10 +102,9 @@ class ModelCall(ObjectStruct):
     # --- before the request ---
 
     def _must_reconsider(self, contributes: bool) -> bool:
-        """Return True if something arrived that must be handled before the model is asked.
-
-        That is a message since the contributors were asked, or the first picture since the
-        model's sight was looked up. Holds the journal's lock.
+        """Return True if there is a message since the contributors were asked, or the first picture
+        since the model's sight was looked up. Both must be handled before the model is asked. Holds
+        the journal's lock.
         """
         fold = self._context.journal.fold
         return (contributes and fold.message_seq > self._contributed_seq) or (
@@ -172,7 +171,7 @@ class ModelCall(ObjectStruct):
             )
 
     def _write_head(self, contributes: bool) -> Cancellation | None:
-        """Journal changed parts of requests; return the call's cancellation, if it goes on."""
+        """Journal changed parts of requests; return the call's cancellation, or None to stop it."""
         context, journal = self._context, self._context.journal
         new_head = self._changed_head()
         with journal.changed:

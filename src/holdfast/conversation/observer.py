@@ -39,8 +39,8 @@ class Watch(Protocol):
     def on_events(self, events: Sequence[ev.AnyEvent]) -> None:
         """Receive events that were appended to the journal.
 
-        They come in order, one call at a time, in the context of the appending thread, with no
-        lock held.
+        The events come in order, one call at a time, in the context of the appending thread, with
+        no lock held.
         """
         ...
 
@@ -77,7 +77,7 @@ class Observer(Protocol):
         """Return the watch of a conversation that is opened.
 
         `fold()` is the journal's present fold: read-only, and only within a call of the watch.
-        It is None for a conversation that is open `elsewhere`, in another process; only its
+        `fold` is None for a conversation that is open `elsewhere`, in another process; only its
         events are reported.
         """
         ...

@@ -141,7 +141,7 @@ class UserQuestions(ObjectStruct):
         callback: Callable[[ev.Question], dict[str, Any] | bool | None],
         waiting: _WaitingQuestion,
     ) -> str:
-        """Journal the answer of `on_question`; return the reason if there is none."""
+        """Journal the answer of `on_question`, or return the reason for its absence."""
         question = waiting.question
         try:
             answer = callback(question)

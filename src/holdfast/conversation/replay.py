@@ -1,8 +1,13 @@
 """Replay: run a journal again with its recorded answers and results, and compare today's requests.
 
 Messages, answers, results, decisions and the set of registered tools stay as recorded. Code
-computes the rest again: the agent its prompt, tool definitions and parameters, the view and the
-wire the messages of each request, and `next_action` the times at which the model is asked.
+computes the rest again:
+
+| code | its part |
+|---|---|
+| the agent | its prompt, tool definitions and parameters |
+| the view and the wire | the messages of each request |
+| `next_action` | the times at which the model is asked |
 """
 
 from __future__ import annotations
@@ -132,7 +137,8 @@ class ReplayedRequest(msgspec.Struct, frozen=True):
 def requests(
     events: Sequence[ev.AnyEvent], agent: Agent | None = None
 ) -> Iterator[ReplayedRequest]:
-    """Yield the model requests of a journal as today's code makes them; each costs what it adds.
+    """Yield the model requests of a journal in the form of the present code. Each costs time for
+    its new events only.
 
     The limits are those of the agent in force at each request; none without an agent.
     """
@@ -308,7 +314,7 @@ def _head_differs(
     recorded: ev.AgentConfigured, before: ev.AgentConfigured | None, agent: Agent, ever: _Names
 ) -> str:
     """Return the differences between the agent and an `AgentConfigured` event. The journal decides
-    which tools existed, the agent what they are."""
+    which tools existed, the agent their definitions."""
     parts: list[str] = []
     target = find_agent(agent, recorded.name)
     if target is None:

@@ -41,7 +41,7 @@ class ApprovalRequest(Data, frozen=True):
 
     @property
     def key(self) -> str:
-        """The id among all pending items of the conversation and of those that it has spawned."""
+        """The id among all pending items of the conversation and of its descendants."""
         return _key(self.conversation, self.call.id)
 
     @property
@@ -84,8 +84,8 @@ class QuestionRequest(Data, frozen=True):
         return _addressed(self.conversation, cmd.Answer(self.question.id, values, by=by))
 
     def answer_loosely(self, value: object, *, by: str = "user") -> TurnCommand:
-        """Return the command for an answer whose protocol has no forms: the form's values, a bool,
-        None to decline, or the text of the form's only field."""
+        """Return the command for an answer from a protocol without forms. `value` is the form's
+        values, a bool, None to decline, or the text of the form's only field."""
         if isinstance(value, str):
             properties: dict[str, Any] = (self.question.schema or {}).get("properties", {})
             value = {next(iter(properties)): value} if properties else True
@@ -120,8 +120,8 @@ ChildItem = ApprovalRequest | QuestionRequest
 class Rest(Data, frozen=True):
     """The end of a turn: the conversation waits for its user, for a client, or has failed.
 
-    `seq` is the cursor with which the next turn begins. `reason` is the first that applies;
-    `ended` means that nobody drives the conversation here any more (a shutdown, a removal).
+    `seq` is the cursor with which the next turn begins. `reason` is the first that applies; `ended`
+    means that the conversation is no longer driven here (a shutdown, a removal).
     """
 
     seq: int
@@ -138,7 +138,7 @@ def _any(_: str) -> bool:
 
 
 def pending_items(fold: Fold, awaited: Callable[[str], bool] = _any) -> tuple[PendingItem, ...]:
-    """Return all that a conversation waits for, in the order of its calls. A question counts if
+    """Return all pending items of a conversation, in the order of its calls. A question counts if
     its id is `awaited`: its process lives."""
     pending: list[PendingItem] = []
     offered_ids = {item.call.id for item in fold.offers if not item.runner}
@@ -195,7 +195,7 @@ def _waits_for_client(fold: Fold) -> bool:
 
 
 def rests(fold: Fold) -> bool:
-    """Return True if the conversation does nothing until somebody acts."""
+    """Return True if the conversation does nothing until its user or a client acts."""
     return fold.status is not RUNNING or waits(fold)
 
 
@@ -210,8 +210,8 @@ def rest_of(
     calls have spawned; `awaited` is as for `pending_items`."""
     pending = (*pending_items(fold, awaited), *below)
     reason: Any = str(fold.status.value)
-    # While a client runs calls, its door pauses the conversation. A question that is open
-    # after another pause is none of its reasons.
+    # While a client runs calls, its door pauses the conversation. A question that is open after
+    # another pause is not a reason for the rest.
     paused_for_client = fold.status is ConversationStatus.PAUSED and _waits_for_client(fold)
     if ended:
         reason = "ended"

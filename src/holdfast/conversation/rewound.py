@@ -18,7 +18,7 @@ class PutBack(msgspec.Struct, frozen=True, rename="camel"):
     changed: tuple[str, ...] = ()
     """Files that are as they were."""
     kept: tuple[str, ...] = ()
-    """Files that somebody else has changed since the last call, which were left as they are."""
+    """Files with changes from elsewhere since the last call, which were left alone."""
     failed: tuple[str, ...] = ()
     """Files that could not be written."""
     left_out: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 class Rewound(NamedTuple, Generic[T]):
-    """The outcome of a rewind: the conversation that goes on, and what happened to the files."""
+    """The outcome of a rewind: the conversation that continues, and the changes of the files."""
 
     conversation: T
     files: PutBack

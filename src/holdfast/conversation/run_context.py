@@ -171,7 +171,7 @@ def _details(error: BaseException) -> dict[str, Any]:
 def agent_in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:
     """Return the name and the agent that answers in a conversation opened with `agent`.
 
-    It is `agent` itself, named "", if the agent does not know the name in the journal.
+    If the agent does not know the name in the journal, the result is `agent` itself, named "".
     """
     name = "" if state.agent is None else state.agent.name
     named_agent = find_agent(agent, name) if name else agent

@@ -1,9 +1,9 @@
 """Scripts of code mode: the interpreter, the calls that a script makes, and its repetition.
 
-A script has no state of its own in the journal. It runs from its beginning as often as needed: its
-clock and its randomness follow from the answer that made it, and its calls get the results that
-they have, in the order in which these were appended. A call without a result then runs, or the
-attempt ends until somebody has decided.
+A script has no state of its own in the journal, and runs from its beginning as often as needed. Its
+clock and its randomness follow from the answer that made it. Its calls get the recorded results, in
+the order of the journal. A call without a result then runs, or the attempt ends until there is a
+decision.
 """
 
 from __future__ import annotations
@@ -286,8 +286,9 @@ class _Script:
         return f"monty {self._monty.__version__}"
 
     def _next(self) -> tuple[str, ToolResult]:
-        """Return the call whose result the script is given next, and the whole result: of those
-        that it waits for the one that was appended first. Raises `CallParked` if none comes."""
+        """Return the call whose result the script is given next, and the whole result. Of the
+        awaited results, the first one in the journal comes next. Raises `CallParked` if none
+        comes."""
         if self._new:
             self._issue()
         while True:
@@ -323,7 +324,7 @@ class _Script:
             raise ToolCancelled("The script was cancelled.")
 
     def _issue(self) -> None:
-        """Append the new calls, the decisions on them and the starts of those that run at once, and
+        """Append the new calls, the decisions on them and the starts of calls that run at once, and
         run these."""
         calls, self._new = tuple(self._new), []
         context, journal = self._context, self._journal
@@ -368,8 +369,8 @@ class _Script:
         self._read()
 
     def close(self) -> list[str]:
-        """Settle the calls that the script left open: those that have begun with an unknown
-        outcome. Return notes on calls without a result that the script knows of."""
+        """Settle the calls that the script left open; calls that have begun have an unknown
+        outcome. Return notes on calls whose result the script does not have."""
         journal, notes = self._journal, list[str]()
         if self._new:
             notes.append(

@@ -122,8 +122,7 @@ class ConversationState:
 
     @property
     def output(self) -> Any:
-        """The last run's output as a JSON value, if the agent has an `output_type`; None if
-        there is none."""
+        """The last run's output as a JSON value, if the agent has an `output_type`, or None."""
         return self._folded.output.value
 
     @property

@@ -41,7 +41,7 @@ class DeltaSource(Protocol):
         ...
 
     def forget(self, listener: Callable[[Delta], None]) -> None:
-        """Pass no more deltas to `listener`. Idempotent."""
+        """Stop passing deltas to `listener`. Idempotent."""
         ...
 
 
@@ -76,7 +76,7 @@ class EventStream:
                 thread drives it; the stream then follows that thread.
             at_rest: Returns True if the loop has nothing to do. Called under the journal's lock.
             interrupt: Cancels the run.
-            ends: Returns True if the stream ends although the run goes on. Called under the
+            ends: Returns True if the stream ends although the run continues. Called under the
                 journal's lock, when all events and deltas were yielded.
         """
         self._journal = journal
@@ -146,7 +146,7 @@ class EventStream:
         return None
 
     def _take(self) -> AnyEvent | Delta | None:
-        """Return the next event or delta, None if there is none yet. Under the lock."""
+        """Return the next event or delta, None if none has come yet. Under the lock."""
         if not self._events:
             self._events.extend(self._journal.after(self._last_seq))
         if self._events and not (self._deltas and self._deltas[0][0] < self._events[0].seq):

@@ -25,7 +25,7 @@ _PURPOSE = "The model wrote the conversation's title."
 
 
 class Titling:
-    """A thread that writes the title of a conversation, and journals it unless somebody has set one
+    """A thread that writes the title of a conversation, and journals it unless a title was set
     meanwhile. A failure is journaled as a note; neither is tried again."""
 
     def __init__(self, context: RunContext, titler: Any) -> None:

@@ -11,7 +11,7 @@ from holdfast.llm.completion import Delta
 
 
 class CallProgress(Data, frozen=True):
-    """A message of a running call about its progress. It is not journaled."""
+    """A message of a running call about its progress, which is not journaled."""
 
     call_id: str
     message: str

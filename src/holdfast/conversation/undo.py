@@ -38,9 +38,9 @@ _REST_SECONDS = 10.0  # seconds for which a run that has just ended may still co
 class FileUndo:
     """Snapshots of a conversation's work folder, for `Conversation(undo=FileUndo(folder))`.
 
-    Each call of a tool that is not read-only is surrounded by two snapshots, so that a rewind puts
-    back what calls have changed, and leaves what others have changed. A conversation without undo
-    pays nothing for it. Thread-safe; may be shared by conversations.
+    A snapshot is taken before and after each call of a tool that is not read-only. So a rewind
+    undoes the changes of calls, and leaves changes from elsewhere. A conversation without undo has
+    no cost. Thread-safe; may be shared by conversations.
 
     Args:
         folder: The folder for snapshots, outside of any work folder; made at the first use.
@@ -172,7 +172,8 @@ class FileUndo:
 
 
 def check_rests(conversation: Conversation) -> None:
-    """Raise `Conflict` while a conversation runs. One whose run has just ended comes to rest."""
+    """Raise `Conflict` while a conversation runs. A run that has just ended gets the time to come
+    to rest."""
     deadline = time.monotonic() + _REST_SECONDS
     while conversation.status is not ConversationStatus.RUNNING and time.monotonic() < deadline:
         if conversation.hosting.resting:

@@ -46,8 +46,8 @@ class AgentChanges(ObjectStruct):
             return self._replace(live, record, parts, live.set_tools)
 
     def use(self, tenant: str, id: str, request: shapes.AgentRequest) -> shapes.CreatedConversation:
-        """Replace the conversation's agent from its next step on. It gets the secrets of the
-        request alone, because it could send those of the present agent anywhere; the
+        """Replace the conversation's agent from its next step on. The new agent gets only the
+        secrets of the request, because it could send those of the present agent anywhere. The
         conversation's own secrets stay."""
         options = {"modules": request.tool_module_qualnames, "client_tools": request.client_tools}
         with self._open_for_change(tenant, id) as (record, live):
@@ -114,7 +114,7 @@ class AgentChanges(ObjectStruct):
         self, tenant: str, id: str
     ) -> Generator[tuple[ConversationRecord, OpenConversation]]:
         """Yield the record and the open conversation for one change of its stored agent. Changes
-        come one after the other, since each reads what is stored, and writes it anew."""
+        come one after the other, since each reads and rewrites the stored agent."""
         place = self._records.find(tenant, id).store_id
         with self._locks.hold(place), self._scheduler.conversations.use(place) as live:
             yield self._records.find(tenant, id), live

@@ -291,8 +291,8 @@ class Agents(ObjectStruct):
         return self._resolve(self.stored_parts(record))
 
     def _resolve(self, parts: AgentParts) -> AgentParts:
-        """Return parts with the named models and secrets in them. They are never stored, so that a
-        change of a named part reaches each conversation when it is opened next."""
+        """Return parts with the named models and secrets in them. The result is never stored, so
+        that a change of a named part reaches each conversation when it is opened next."""
         form, values = self.named_parts.resolve(parts.tenant, parts.form)
         return parts._replace(form=form, secrets={**parts.secrets, **values})
 

@@ -1,5 +1,5 @@
-"""Bodies of requests and answers that exist only in HTTP. Those that a `Host` takes directly are
-in `shapes`."""
+"""Bodies of requests and answers that exist only in HTTP. The bodies that a `Host` takes directly
+are in `shapes`."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class AskRequest(RequestBody, frozen=True, kw_only=True):
 
 
 class UseRequest(RequestBody, frozen=True, kw_only=True):
-    """Lets another agent answer from the next step on: a model of the conversation's agent, such
-    as `#fast`, an agent that it can hand over to, or one that the server publishes."""
+    """Lets another agent answer from the next step on. `agent` is a model of the conversation's
+    agent, such as `#fast`, an agent of its handoffs, or an agent that the server publishes."""
 
     agent: str
     by: str = "user"
@@ -159,8 +159,8 @@ class WorkspaceRequest(RequestBody, frozen=True, kw_only=True):
 
 
 class CommandRequest(RequestBody, frozen=True, kw_only=True):
-    """A shell command and its time limit in seconds. It runs in the shell of a conversation, or
-    else in a shell that belongs to no conversation."""
+    """A shell command and its time limit in seconds. The command runs in the shell of a
+    conversation, or else in a shell that belongs to no conversation."""
 
     command: str
     timeout: Seconds | None = None
@@ -267,7 +267,7 @@ class WorkspaceItem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WorkspaceItems(msgspec.Struct, frozen=True):
-    """The tenant's workspaces: first those that the operator has named, then by id."""
+    """The tenant's workspaces: first the operator's named ones, then by id."""
 
     workspaces: list[WorkspaceItem]
 
@@ -340,7 +340,7 @@ class ServiceHealth(msgspec.Struct, frozen=True):
 
 
 class Services(msgspec.Struct, frozen=True):
-    """The health of a conversation's tool services. They are checked only if the conversation is
+    """The health of a conversation's tool services, which are checked only if the conversation is
     `open`."""
 
     open: bool
@@ -375,9 +375,9 @@ class BeginOptions(msgspec.Struct, frozen=True, rename="camel"):
 
 class ModelAdvice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The facts that the server knows about a model. `problem` says why the name cannot be used.
-    `variable` is the name of the server's or the tenant's own key for it, "" if there is none.
-    `tools` are the tools of a workspace that suit it. The window is in tokens, the prices are in
-    US dollars per million tokens."""
+    `variable` is the name of the server's or the tenant's own key for it, "" without one. `tools`
+    are the tools of a workspace that suit it. The window is in tokens, the prices are in US dollars
+    per million tokens."""
 
     problem: str = ""
     provider: str = ""

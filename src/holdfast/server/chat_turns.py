@@ -96,8 +96,8 @@ class HostedTurn(msgspec.Struct, frozen=True):
             return None
 
     def _join(self) -> BegunChat | None:
-        """Return the turn of an earlier request for the same: one that brought tool results, or one
-        that was broken off and for which no client waits."""
+        """Return the turn of an earlier, equal request: a request with tool results, or one that
+        was broken off and for which no client waits."""
         tenant, turn, chats = self.tenant, self.turn, self.host.chats
         row = self.rows.find_turn(tenant, turn.request_digest)
         if row is None:

@@ -1,5 +1,5 @@
-"""The chats of a host: the conversations that clients of OpenAI's API started, the hashes by which
-they are recognised, and the operations on a host that only chats need."""
+"""The chats of a host: the conversations that clients of OpenAI's API started, and the hashes by
+which they are recognised. The operations on a host that only chats need are here too."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ _TURN = "WHERE tenant = ? AND digest = ? AND conversation = ?"
 
 
 class RequestedTurn(NamedTuple):
-    """A requested turn: its conversation, the last event before it, if it was answered (0 or 1),
-    and the time of the request (seconds since 1970)."""
+    """A requested turn. `seq` is that of the last event before it. `answered` is 0 or 1, and `at`
+    the time of the request (seconds since 1970)."""
 
     conversation: str
     seq: int
@@ -71,8 +71,8 @@ class RequestedTurn(NamedTuple):
 
 
 class ResponseRow(NamedTuple):
-    """A turn that has an id in OpenAI's Responses API: its conversation, the last event before it,
-    and the parts of its request that the journal does not hold."""
+    """A turn that has an id in OpenAI's Responses API. `seq` is that of the last event before it.
+    `request` has the parts of its request that are not in the journal."""
 
     conversation: str
     seq: int
@@ -228,7 +228,7 @@ class Chats(ObjectStruct):
             self._waiting[tenant, id] += 1
 
     def leave(self, tenant: str, id: str) -> int:
-        """Remove a waiting client. Return the number of those that still wait."""
+        """Remove a waiting client. Return the number of clients that still wait."""
         with self._lock:
             remaining = self._waiting.pop((tenant, id), 1) - 1
             if remaining > 0:

@@ -1,5 +1,5 @@
-"""Calls that clients run: which client claimed each, which clients are alive, and which calls
-get no answer any more and are settled by the server."""
+"""Calls that clients run: the client that claimed each, the clients that are alive, and the calls
+that the server itself must settle."""
 
 from __future__ import annotations
 

@@ -43,12 +43,13 @@ class ClientCommands(ObjectStruct):
     def execute(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
         """Execute a command in a conversation, once per `key`.
 
-        An `Approve` or `Reject` with an empty call id is about all calls that wait now, and an
-        `Approve` with an empty hash about the call's present arguments. Repeated under its key it
-        is about the same calls.
+        An `Approve` or `Reject` with an empty call id applies to all calls that wait now. An
+        `Approve` with an empty hash applies to the call's present arguments. A repetition under the
+        same key applies to the same calls.
 
-        Raises `ConfigurationError` if the command is invalid, `ToolValidationError` if arguments
-        do not match the tool's schema, and `Conflict` if the key was used for another command.
+        Raises `ConfigurationError` if the command is invalid, and `ToolValidationError` if
+        arguments do not match the tool's schema. Raises `Conflict` if the key was used for another
+        command.
         """
         try:
             record = self._records.find(tenant, id)
@@ -169,8 +170,8 @@ def _concerned_calls(command: _Decision, waiting: Sequence[Call]) -> list[Call]:
 
 
 def _decidable_calls(command: _Decision, waiting: Sequence[Call]) -> list[Call]:
-    """Return the waiting calls that a decision is about. Raises `NotPending` if there are none, or
-    if one has other arguments than those that are approved."""
+    """Return the waiting calls that a decision applies to. Raises `NotPending` if no call waits, or
+    if the arguments of one are not the approved ones."""
     calls = _concerned_calls(command, waiting)
     approved = command.arguments_hash if isinstance(command, cmd.Approve) else ""
     if not calls or any(approved not in ("", hash) for _, hash in calls):

@@ -57,7 +57,7 @@ class Database(Protocol):
 
         Args:
             forced: False if a power loss may undo the transaction until a later forced one is
-                written. It survives the end of the process in any case.
+                written. A transaction survives the end of the process in any case.
             lock: Transactions with the same name come one after the other. On a database that is
                 not shared, all do.
         """

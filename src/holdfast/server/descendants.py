@@ -1,5 +1,5 @@
-"""Conversations that calls of a hosted conversation spawned. They have no record of their own
-and are found through their parent conversation."""
+"""Conversations that calls of a hosted conversation spawned. Such a conversation has no record and
+is found through its parent conversation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MAX_ANCESTORS = 100  # a bound for the search; real trees are much shallower
 
 
 class TreeStats(msgspec.Struct, frozen=True, rename="camel"):
-    """The statistics of a conversation, and of all that its calls spawned, parents first."""
+    """The statistics of a conversation and of its descendants, parents first."""
 
     conversations: list[Stats]
 
@@ -91,8 +91,8 @@ class Descendants(ObjectStruct):
         return exported(summary, self._store.read(place), blob)
 
     def remove(self, id: str) -> None:
-        """Remove the descendants of a conversation, except those that a client created. One that
-        another process drives stays, without a parent."""
+        """Remove the descendants of a conversation, except conversations that a client created. A
+        descendant that another process drives stays, without a parent."""
         for child in self._store.list(spawned_by=id):
             if not self._records.recorded(child.id):
                 self.remove(child.id)

@@ -54,8 +54,8 @@ def encode_frame(event: AnyEvent) -> EventFrame:
 
 class FeedReader:
     """The position of one reader in a feed. Belongs to its event loop's thread. Without `deltas`
-    the pieces of an answer that streams neither wake the reader nor reach it, and it reads events
-    after which a run always goes on together with the next ones."""
+    the pieces of a streamed answer neither wake the reader nor reach it. Events after which a run
+    always continues are then read together with the next ones."""
 
     def __init__(self, feed: Feed, loop: asyncio.AbstractEventLoop, deltas: bool = True) -> None:
         self._feed = feed
@@ -180,8 +180,7 @@ class FeedReader:
 
 
 class Feed:
-    """The events of one conversation as they are appended. Thread-safe. A feed lives as long as
-    it has readers."""
+    """The appended events of one conversation, while it has readers. Thread-safe."""
 
     def __init__(self, read: ReadPage) -> None:
         self._read = read
@@ -270,9 +269,11 @@ class Feed:
                 self.notes = deque((one._replace(after=before) for one in self.notes), MAX_NOTES)
             self._last_seq = events[-1].seq
             self.append_count += 1
-            goes_on = all(_goes_on(event) for event in events)
+            ends_no_turn = all(_ends_no_turn(event) for event in events)
             woken = (
-                self._take_woken(lambda reader: reader.deltas) if goes_on else self._take_woken()
+                self._take_woken(lambda reader: reader.deltas)
+                if ends_no_turn
+                else self._take_woken()
             )
         _wake(woken)
 
@@ -313,9 +314,9 @@ class Feed:
         return woken
 
 
-def _goes_on(event: AnyEvent) -> bool:
-    """Return True for an event at which no turn can end: a reader that waits for the end of the
-    turn would take the interpreter's lock from the thread that drives it."""
+def _ends_no_turn(event: AnyEvent) -> bool:
+    """Return True for an event at which no turn can end. Waking a reader that waits for the end of
+    the turn would take the interpreter's lock from the driving thread."""
     if isinstance(event, ev.AssistantReplied):
         return not event.calls
     return isinstance(event, ev.AgentConfigured)
@@ -330,7 +331,7 @@ def _wake(readers: Iterable[FeedReader]) -> None:
         try:
             loop.call_soon_threadsafe(FeedReader.wake_all, waiting)
         except RuntimeError:
-            continue  # the loop is closed, and so are its readers
+            continue  # the loop is closed, with its readers
 
 
 class Feeds(ObjectStruct):

@@ -75,8 +75,8 @@ def with_own_secrets(secrets: Mapping[str, str], own: Mapping[str, Secret]) -> d
 
 
 def check_secrets(secrets: Mapping[str, str], form: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` if a secret is not named secret_1, secret_2, and so on, or if
-    the form uses a secret in a field that is shown."""
+    """Raise `ConfigurationError` if a secret is not named secret_1, secret_2, ..., or if the form
+    uses one in a field that is shown."""
     for name in secrets:
         if not _SECRET.fullmatch(name):
             raise ConfigurationError(
@@ -155,9 +155,9 @@ def own_variables(
     """Return the form of a tenant that may not use the server's keys, and the values of its
     `${...}`.
 
-    A key of the server is given only to its own provider: the `api_key` of a model there names
-    the key, and no other field could send it to another address. The key's provider follows from
-    its name (`OPENAI_API_KEY`) or from an entry `provider:NAME` beside it. The key gets a random
+    A key of the server is given only to its own provider. The `api_key` of a model there names the
+    key, and no other field could send it to another address. The key's provider follows from its
+    name (`OPENAI_API_KEY`) or from an entry `provider:NAME` beside it. The key gets a random
     variable name, so that no prompt can quote it.
     """
     own_values: dict[str, str] = {}
@@ -276,8 +276,7 @@ def variables_in(text: str) -> list[str]:
 
 
 def server_key(model: str, variables: Mapping[str, str]) -> str:
-    """Return the name of the server's variable that holds a key of a model's provider, "" if there
-    is none."""
+    """Return the name of the server's variable that holds a key of a model's provider, or ""."""
     names = (name for name in variables if ":" not in name)
     return next((name for name in names if _may_have(model, name, variables)), "")
 

@@ -76,7 +76,7 @@ class Host:
         store: Holds the journals.
         records: Holds the server's own data about conversations.
         policy: Decides which modules clients may have imported.
-        root: Workspaces are created below this folder. None: there are none.
+        root: Workspaces are created below this folder; None for no workspaces.
         folders: Existing folders that are workspaces too, by tenant and id.
         runtimes: The kind of runtime that workspaces have.
         variables: The values of `${NAME}` in agents. Other tenants than the default one may use
@@ -88,7 +88,7 @@ class Host:
         bounds: Upper bounds.
         clock: Returns monotonic seconds.
         now: Returns the time of day with a zone, by which timers are due.
-        isolation: "process" runs each open conversation in a process of its own.
+        isolation: "process" runs each open conversation in its own process.
         worker_memory: The limit of such a process's address space in MB (0: none).
         patience: How long the server waits for such a process before it ends it.
         observer: Follows all conversations (see `holdfast.observe`).

@@ -44,7 +44,7 @@ from holdfast.server.shapes import CreatedConversation, CreateRequest, FeedBatch
 
 _PAGE = 1000  # the most events that are read at once
 _SETTLE_SECONDS = 5.0  # for a call to ask again
-PING_SECONDS = 10.0  # silence after which a reader is told that the turn goes on
+PING_SECONDS = 10.0  # silence after which a reader gets a sign that the turn continues
 
 T = TypeVar("T")
 OnThread = Callable[..., Awaitable[Any]]  # calls a blocking function with arguments on a thread
@@ -76,8 +76,8 @@ class HostedSession:
         self._feed = host.feed(tenant, id, place)
 
     def asked_below(self, folded: Fold, decided: frozenset[str] = frozenset()) -> list[ChildItem]:
-        """Return what the conversations ask the user that its calls have spawned, without what was
-        `decided` just now. `folded` is its own fold."""
+        """Return the items for the user of the conversations that its calls spawned, without those
+        `decided` just now. `folded` is the session's own fold."""
         if not may_ask_below(folded):
             return []
         awaits = self._host.chats.awaits_below
@@ -165,8 +165,8 @@ class HostedSession:
             self.execute(cmd.Pause())
 
     def begin(self, commands: Sequence[TurnCommand], awaited: bool = False) -> tuple[Fold, bool]:
-        """Carry out commands and begin the run, which nobody needs to follow. Return the fold of
-        what is in the journal then, and True if a run was under way before.
+        """Carry out commands and begin the run, which needs no reader. Return the fold of the
+        journal after that, and True if a run was under way before.
 
         `awaited` is True if the client waits for the end of the turn.
         """
@@ -222,8 +222,8 @@ class HostedSession:
         return cast("AttendedTurn", turn)
 
     async def leave(self, over: bool) -> None:
-        """End the wait of a client. If the turn is not `over` and nobody else waits for it, it is
-        interrupted, unless the server shuts down."""
+        """End the wait of a client. If the turn is not `over` and no other client waits for it, it
+        is interrupted, unless the server shuts down."""
         chats = self._host.chats
         alone = chats.leave(self._tenant, self.id) <= 0
         if alone and not over and not chats.ended:
@@ -260,7 +260,7 @@ class TurnReader(ObjectStruct):
         reader, folded, seq, ended = self._reader, self.fold, self._seq, False
         below = await self._asked_below()  # also of what waits since an earlier turn
         items: list[TurnItem] = []
-        # Until the cursor reaches the fold, what it says has not been sent yet.
+        # Until the cursor reaches the fold, the fold's news has not been sent yet.
         while not ended and (seq < folded.last_seq or not (below or rests(folded))):
             missed = reader.missed
             batch = await reader.next(seq, PING_SECONDS)
@@ -306,7 +306,7 @@ class TurnReader(ObjectStruct):
         return await session.on_thread(session.asked_below, self.fold, self._decided)
 
     def close(self) -> None:
-        """Stop reading. The run goes on. Idempotent."""
+        """Stop reading. The run continues. Idempotent."""
         self._reader.close()
 
     async def leave(self) -> None:
@@ -344,7 +344,7 @@ class AttendedTurn(TurnReader):
 
 async def undisturbed(work: Awaitable[T], late: Callable[[T], Coroutine[Any, Any, None]]) -> T:
     """Return the result of `work`. If the caller is cancelled before, `late` is called with the
-    result when it is there."""
+    later result."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -357,7 +357,7 @@ async def undisturbed(work: Awaitable[T], late: Callable[[T], Coroutine[Any, Any
 async def _call_late(
     task: asyncio.Future[T], late: Callable[[T], Coroutine[Any, Any, None]]
 ) -> None:
-    with suppress(Exception):  # nobody is there to be told
+    with suppress(Exception):  # the caller is gone
         await late(await task)
 
 
@@ -394,8 +394,7 @@ class HostedDoor(ObjectStruct):
         tools: Sequence[ToolForm] = (),
         instructions: str = "",
     ) -> HostedSession:
-        """Return the conversation of this id, a new one for a turn that begins next if there is
-        none.
+        """Return the conversation of this id, or a new one for a turn that begins next.
 
         Args:
             tools: Tools that the client runs, for the turns from now on.
@@ -423,8 +422,8 @@ class HostedDoor(ObjectStruct):
         tools: Sequence[ToolForm] = (),
         instructions: str = "",
     ) -> tuple[HostedSession, CreatedConversation]:
-        """Return a new conversation for a turn that begins next, and what was created. The
-        arguments are those of `begin`. The tenant's oldest chats at rest make room.
+        """Return a new conversation for a turn that begins next, and the record of its creation.
+        The arguments are those of `begin`. The tenant's oldest chats at rest make room.
 
         Raises `Conflict` if the id is taken, and `Denied` if the server may not run all tools of
         the agent.

@@ -61,9 +61,9 @@ class _CommandOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 class IdempotentCommands:
     """The idempotency keys of requests to conversations. Thread-safe.
 
-    The conversation's inbox makes a command run only once, and keeps why it was refused. These
-    records keep the facts that the inbox lacks: the calls that a decision concerned, and the
-    whole error, which may quote secret values.
+    The conversation's inbox makes a command run only once, and keeps the reason of a refusal. The
+    records of keys add the facts that the inbox lacks: the calls of a decision, and the whole
+    error, which may quote secret values.
     """
 
     def __init__(self, records: Records) -> None:

@@ -51,15 +51,15 @@ class LocalServer:
         models: Models that agents of clients may name (`NamedModel`), with the keys of this server.
         observer: Follows all conversations (see `holdfast.observe`).
         webhook_allow: Hosts to which webhooks may be sent although they are not public.
-        sandbox: True runs the commands of each conversation in a sandbox of its own. Agents of
-            clients then start no programs as MCP servers.
+        sandbox: True runs the commands of each conversation in its own sandbox. Agents of clients
+            then start no programs as MCP servers.
         network: Patterns of the hosts that commands in a sandbox can reach; none: no network.
         allow_hook_commands: True runs the commands of the hooks of clients' agents, in the sandbox
             if there is one.
 
     Raises `ConfigurationError` (a `ValueError`) if `folder` does not exist or fastapi is not
-    installed, `SandboxUnavailable` if no sandbox can be made, `StoreError` if another server uses
-    the folder.
+    installed. Raises `SandboxUnavailable` if no sandbox can be made, and `StoreError` if another
+    server uses the folder.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ class Metrics:
         self._seconds[route] = (number + 1, total + seconds)
 
     def text(self, usage: QuotaUsage, host: Mapping[str, int]) -> str:
-        """Return all metrics as text. Those of `host` are named `holdfast_{name}`; names that
-        end in `_total` are counters, all others gauges."""
+        """Return all metrics as text. Metrics of `host` are named `holdfast_{name}`; names that end
+        in `_total` are counters, all others gauges."""
         lines = _family("http_requests_total", "counter", "Requests answered.")
         for (method, route, status), number in sorted(self._requests.items()):
             labels = f'method="{method}",route="{route}",status="{status}"'

@@ -50,8 +50,8 @@ class NamedLeases:
                 db.execute(f"DELETE FROM leases WHERE until < {_NOW} - {_PRUNE_SECONDS}")
 
     def own(self, db: Statements, name: str) -> bool:
-        """Return True if this server has the lease, within a transaction with the lease's name as
-        its lock: no other server seizes it before the end."""
+        """Return True if this server has the lease. Within a transaction with the lease's name as
+        its lock, no other server takes it."""
         query = "SELECT 1 FROM leases WHERE name = ? AND holder = ?"
         return db.execute(query, (name, self._holder)).fetchone() is not None
 

@@ -86,7 +86,7 @@ class NamedParts:
     def resolve(self, tenant: str, form: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Return an agent's form with the models that it names, and the values of the variables
         that this adds. Their names are random, so that no prompt can quote them. Secrets of the
-        tenant are used in fields alone that are not shown. Raises `ConfigurationError`."""
+        tenant are used only in fields that are not shown. Raises `ConfigurationError`."""
         values: dict[str, str] = {}
 
         def variable(value: str) -> str:
@@ -123,8 +123,8 @@ class NamedParts:
         return forms.with_variables(form, secret, hidden=True), values
 
     def key_for(self, tenant: str, model: str) -> str:
-        """Return the name of the variable that holds a key of a model's provider: a secret of the
-        tenant, or else a variable of the operator. "" if there is none."""
+        """Return the name of the variable with a key of a model's provider: the tenant's secret,
+        else the operator's variable, else ""."""
         own = forms.provider_variables(model) & set(self._names(tenant, "secret"))
         return min(own, default="") or forms.server_key(model, self._variables)
 
@@ -215,7 +215,8 @@ def _about(tenant: str, kind: Kind, name: str) -> str:
 def _item(
     name: str, owner: Literal["server", "tenant"], form: Any, secrets: set[str] | None = None
 ) -> ModelItem:
-    """Return a model as it is listed. `secrets` are those of its tenant, which it may refer to."""
+    """Return a model's entry in the list of models. `secrets` are the names that the model may
+    refer to."""
     members = list(_members(form))
     model = members[0][0] if len(members) == 1 else f"{_composite(form)} of {len(members)}"
     infos = [_info(name, url) for name, url, _ in members]

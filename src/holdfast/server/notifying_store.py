@@ -17,12 +17,15 @@ Listener = Callable[[str, Sequence[AnyEvent]], None]
 class NotifyingStore:
     """A wrapper of `store` that calls `listener(conversation_id, events)` after each append.
 
-    The listener is called on the appending thread, in the journal's order, and must neither
-    block nor raise. `deleted(conversation_id)` is called after a removal.
-    `recorded(conversation_id)` returns True if a client has created a conversation with this id,
-    even if the store has no events of it yet; no call may spawn a conversation with such an id.
-    `posted(conversation_id)` is called when an open conversation has done the new commands in its
-    inbox; it must not block.
+    The listener is called on the appending thread, in the journal's order, and must neither block
+    nor raise.
+
+    Args:
+        deleted: Called with the conversation's id after a removal.
+        recorded: Returns True if a client has created a conversation with this id, even if the
+            store has no events of it yet. No call may spawn a conversation with such an id.
+        posted: Called with the conversation's id, without blocking, when an open conversation has
+            done the new commands in its inbox.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class NotifyingStore:
 
         rung = self._store.ring(before, limit, draft)
         for id, events in drafts.items():
-            with suppress(StoreError):  # whoever opens a damaged conversation reports it
+            with suppress(StoreError):  # the next opener of a damaged conversation reports it
                 stored = self._store.read(id, events[0].seq - 1, len(events)) if events else []
                 if stored and stored[-1].id == events[-1].id:  # the store may have declined it
                     self._listener(id, stored)

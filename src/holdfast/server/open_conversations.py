@@ -128,14 +128,15 @@ class OpenConversations(ObjectStruct):
             raise
 
     def find(self, id: str) -> OpenConversation | None:
-        """Return the conversation if it is open now. It may be parked at any moment."""
+        """Return the conversation if it is open now. An open conversation may be parked at any
+        moment."""
         with self._lock:
             entry = self._conversations.get(id)
         return None if entry is None or entry.closing else entry.live()
 
     def park(self, id: str, force: bool = False, only: OpenConversation | None = None) -> bool:
-        """Close a conversation if it is unused, or with `force`; with `only` if it is that one, and
-        nobody has opened it anew. Return True if it is closed now."""
+        """Close a conversation if it is unused, or with `force`. With `only`, close only that
+        object, not a conversation that was opened anew. Return True if it is closed now."""
         with self._lock:
             entry = self._conversations.get(id)
             if entry is None or (only is not None and entry.live() is not only):

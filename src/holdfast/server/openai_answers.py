@@ -63,7 +63,7 @@ class TurnProgress:
             case Delta():
                 return "" if self.structured else self._piece(item)
             case Rest() if not self.done and item.reason != "ended":
-                # approvals of spawned conversations: the run goes on without a status
+                # approvals of spawned conversations: the run continues without a status
                 waits = item.reason in ("approval", "question")
                 self.status = "waiting_for_confirmation" if waits else item.status.value
                 return ""

@@ -1,5 +1,5 @@
-"""Requests to conversations that another server before the same store drives. They go through the
-conversation's inbox, or its record, and this server waits for their outcome."""
+"""Requests to conversations that another server before the same store drives. Such a request goes
+through the conversation's inbox or record, and this server waits for the outcome."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class SharedStore(Store, Protocol):
 
 
 def shared_store(store: Store) -> SharedStore:
-    """Return the store as one that servers share. Raises `ConfigurationError` if it is none."""
+    """Return the store as one that servers share. Raises `ConfigurationError` for any other
+    store."""
     if not hasattr(store, "watch"):
         raise ConfigurationError(
             f"{store!r} is for one server. Records that several servers share need a store that"
@@ -51,8 +52,8 @@ def shared_store(store: Store) -> SharedStore:
 class OtherServers(ObjectStruct):
     """The servers that may drive a conversation in place of this one. Thread-safe; blocking.
 
-    Each method takes `take_over`, which does the same work in this server. It is called when the
-    other server may have given the conversation back, and raises `LeaseHeld` if not.
+    Each method takes `take_over`, which does the same work in this server. `take_over` is called
+    when the other server may have given the conversation back, and raises `LeaseHeld` if not.
     """
 
     store: Store
@@ -89,7 +90,7 @@ class OtherServers(ObjectStruct):
     def _post(self, id: str, command: Command, key: str) -> None:
         try:
             self.store.post(id, command, key)
-        except ConversationNotFound:  # nobody has opened it so far
+        except ConversationNotFound:  # it was never opened
             with suppress(LeaseHeld):
                 self.store.release(self.store.acquire(id))
             self.store.post(id, command, key)
@@ -107,7 +108,7 @@ class OtherServers(ObjectStruct):
         """Record that no server drives the conversation. Raises `LeaseHeld` if one does."""
         lease = self.store.acquire(record.store_id)
         try:
-            self.records.heeded(record)
+            self.records.confirm_change(record)
         finally:
             self.store.release(lease)
 

@@ -46,7 +46,7 @@ class Policy:
     Allowed are modules that match one of `patterns`, each for a whole dotted name (`acme_tools`,
     `acme.tools.*`, `*` for all), and Holdfast's own `holdfast.tools.preset`. With `entry_points`,
     the policy also allows installed packages that declare an entry point of the group
-    `holdfast.tools`: the package that contains the entry point's module, with everything below it.
+    `holdfast.tools`. Allowed is the package of the entry point's module, with everything below it.
     Installed packages are looked up once. A package above an allowed module is imported with it.
 
     `import_timeout` is the time in seconds for all modules of one request. Modules that take
@@ -87,7 +87,7 @@ class Policy:
         self._packages: tuple[str, ...] | None = None
 
     def allows(self, module: str) -> bool:
-        """Return True if a client may have the module imported. Imports nothing."""
+        """Return True if clients may name the module. Imports nothing."""
         return not self.refusal(module)
 
     def refusal(self, module: str) -> str:
@@ -129,10 +129,10 @@ class Policy:
 
 
 class ApprovedForms:
-    """The forms that the checks below found to be in order last, by hash. Thread-safe.
+    """The forms that passed the checks below last, by hash. Thread-safe.
 
-    A policy does not change, and a module is imported once in a process: what was in order stays
-    so.
+    A policy does not change, and a module is imported once in a process, so a form that passed
+    stays valid.
     """
 
     def __init__(self) -> None:
@@ -189,11 +189,13 @@ def check_agent(mapping: Mapping[str, Any], policy: Policy, *, programs: bool = 
     """Check an agent's serial form from a client before it is loaded. Return the modules that
     loading it will import.
 
-    The server refuses parts that read this machine's files (`{file: ...}`, `tools` as a path,
-    skills, pins, a result_dir), local functions, and names of code beyond the policy: `use`,
-    `pick`, `on` and hooks. It refuses litellm, which reads this process's environment, unless
-    the policy allows `litellm`. Without `programs` the agent starts none as MCP servers, whatever
-    the policy. Raises `ConfigurationError` with the place.
+    Raises `ConfigurationError` with the place of a refused part:
+
+    - a part that reads this machine's files: `{file: ...}`, `tools` as a path, skills, pins, a
+      result_dir;
+    - local functions, and names of code beyond the policy in `use`, `pick`, `on` and hooks;
+    - litellm, which reads this process's environment, unless the policy allows `litellm`;
+    - without `programs` a program as MCP server, even if the policy allows programs.
     """
     document, _ = load(mapping, "agent")
     if not (programs and policy.programs):
@@ -211,8 +213,8 @@ def check_agent(mapping: Mapping[str, Any], policy: Policy, *, programs: bool = 
 
 
 def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
-    """Check, once the modules are imported, that each name refers to an object that an allowed
-    module itself defines, not to one that it merely imported, such as `subprocess`. Raises
+    """Check, once the modules are imported, that an allowed module itself defines each named
+    object. An object that it merely imported, such as `subprocess`, is refused. Raises
     `ConfigurationError` with the place."""
     import sys
 

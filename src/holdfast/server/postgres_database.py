@@ -90,8 +90,8 @@ class _Transaction:
             return _Rows(cursor.fetchall() if cursor.description else [], cursor.rowcount)
 
     def executemany(self, statement: str, rows: Sequence[Sequence[object]], /) -> object:
-        # Not psycopg's `executemany`, which is a pipeline: the server ends no transaction of a
-        # process that was frozen in the middle of one, and its rows would stay locked.
+        # psycopg's `executemany` is a pipeline. If this process were frozen in the middle of one,
+        # the server would not end its transaction, and the rows would stay locked.
         for row in rows:
             self.execute(statement, row)
         return None
@@ -187,7 +187,7 @@ class PostgresDatabase:
         self._pool.execute("SELECT 1")
 
     def own(self) -> None:
-        """See `Database.own`. This database has any number of servers."""
+        """See `Database.own`. Any number of servers may share this database."""
 
     def close(self) -> None:
         self._pool.close()

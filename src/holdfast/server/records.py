@@ -1,9 +1,11 @@
 """The server's own data about conversations, in a database beside the journals.
 
-It holds the facts that journals do not: each conversation's tenant, its agent's form and tool
-declarations (stored once for all conversations that share them), its sealed secrets, its
-workspace, if it is driven, the answers given under idempotency keys, and the hashes of the
-server's keys.
+The records hold facts that are not in journals:
+
+- of each conversation its tenant, its sealed secrets, its workspace, and whether it is driven;
+- its agent's form and tool declarations, stored once for all conversations that share them;
+- the answers given under idempotency keys;
+- the hashes of the server's keys.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ _SELECT = f"SELECT {_COLUMNS} FROM conversations WHERE"
 # removed, whose journal may be gone already.
 State = Literal["", "making", "going"]
 IDLE, RUN, HOSTED = 0, 1, 2  # values of `driven`: not driven; until it rests; permanently
-# Added to `driven` in the table until the server that drives the conversation has heeded a change
-# of the record by another server.
+# Added to `driven` in the table until the server that drives the conversation has applied a
+# change of the record by another server.
 _WANTED = 4
 
 
@@ -117,8 +119,8 @@ class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defa
 
 class ConversationRecord(msgspec.Struct, frozen=True):
     """One conversation's row. `agent` and `tools` are the hashes of stored parts; `secrets` is
-    sealed. `is_wanted` is True until the server that drives the conversation has heeded a change by
-    another server."""
+    sealed. `is_wanted` is True until the server that drives the conversation has applied a change
+    by another server."""
 
     number: int
     tenant: str
@@ -330,7 +332,7 @@ class Records:
             return answer
 
     def _is_abandoned(self, created: str) -> bool:
-        """Return True if nobody makes a conversation with the state `making` any more."""
+        """Return True if a conversation with the state `making` is no longer being made."""
         old = datetime.now(UTC) - datetime.fromisoformat(created) > _MAKING
         return old or not self.shared
 
@@ -429,8 +431,8 @@ class Records:
         return msgspec.structs.replace(record, driven=driven)
 
     def end_run(self, record: ConversationRecord) -> ConversationRecord:
-        """Record that a run has ended, unless another server has asked for another one. It is not
-        synced to the disk: the journal says the same."""
+        """Record that a run has ended, unless another server has asked for another one. The record
+        is not synced to the disk, because the journal says the same."""
         statement = "UPDATE conversations SET driven = ? WHERE number = ? AND driven = ?"
         self.run(statement, IDLE, record.number, RUN, forced=False)
         return msgspec.structs.replace(record, driven=IDLE)
@@ -440,14 +442,14 @@ class Records:
         statement = "UPDATE conversations SET driven = ? WHERE number = ?"
         self.run(statement, driven | _WANTED, record.number)
 
-    def heeded(self, record: ConversationRecord) -> None:
-        """Record that this server has heeded a record, unless it has changed since."""
+    def confirm_change(self, record: ConversationRecord) -> None:
+        """Record that this server has applied a record's change, unless there is a newer one."""
         statement = "UPDATE conversations SET driven = ? WHERE number = ? AND driven = ?"
         self.run(statement, record.driven, record.number, record.driven | _WANTED)
 
-    def unheeded(self) -> list[tuple[str, str]]:
-        """Return tenant and id of the conversations whose records some server must heed, and of
-        those being removed."""
+    def pending_changes(self) -> list[tuple[str, str]]:
+        """Return tenant and id of the conversations with a record change that some server must
+        apply, and of those being removed."""
         query = "SELECT tenant, id FROM conversations WHERE driven >= ? OR state = 'going'"
         return [(tenant, id) for tenant, id in self.rows(query, _WANTED)]
 
@@ -488,8 +490,8 @@ class Records:
             _sweep(db, record.agent, record.tools)
 
     def interrupted(self, all: bool = False) -> list[ConversationRecord]:
-        """Return the conversations whose creation or removal was interrupted; with `all` also those
-        that another server may be making."""
+        """Return the conversations whose creation or removal was interrupted; with `all` also
+        conversations that another server may be making."""
         records = [_record(row) for row in self.rows(f"{_SELECT} state <> ''")]
         is_abandoned = self._is_abandoned
         return [

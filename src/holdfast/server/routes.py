@@ -1,6 +1,6 @@
-"""Adds routes to the application and describes them in the OpenAPI document: reads their requests,
-calls the host on threads, turns results and errors into responses, and records which clients are
-alive."""
+"""Adds routes to the application and describes them in the OpenAPI document. A route reads its
+request, calls the host on a thread, and turns the result or error into a response. Each request
+records that its client is alive."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Description:
             answer_media_type: The media type of the response.
             schema: The schema of a response that has no struct.
             status: The status of a successful response.
-            also: Error statuses besides those that every route has.
+            also: Error statuses besides those of every route.
             open: True if the route needs no key.
             client: True if the route accepts the `X-Holdfast-Client` header.
         """
@@ -226,9 +226,9 @@ class Routes(ObjectStruct):
         """Return a decorator that adds a function as the endpoint for `method` of `path`. Its name
         becomes the operation's id, its docstring the description.
 
-        A function runs on a thread and returns a struct, or None for the status 204; its
-        parameter `tenant` is the caller's tenant, `body` the decoded body. A coroutine function
-        takes the `request` and returns the response itself. FastAPI reads all other parameters.
+        A function runs on a thread and returns a struct, or None for the status 204. Its parameter
+        `tenant` is the caller's tenant, `body` the decoded body. A coroutine function takes the
+        `request` and returns the response itself. FastAPI reads all other parameters.
 
         Args:
             tag: The tag in place of that of all routes.

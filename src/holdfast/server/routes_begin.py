@@ -1,5 +1,5 @@
-"""Facts for a form that begins a conversation: the tools, the sandbox and the models that this
-server offers, and the name of its key for a model."""
+"""Facts for a form that begins a conversation: the server's tools, sandbox and models, and the name
+of its key for a model."""
 
 import functools
 from contextlib import suppress

@@ -17,11 +17,12 @@ from holdfast.server.routes import CallId, Client, Id, Key, Routes
 
 
 class CommandRoute(NamedTuple):
-    """One route. The command's fields are those of the body. Those of a route with `{call_id}`
-    also have the call's id from the path, and the `runner` from the client's header.
+    """One route. The command's fields are those of the body. On a route with `{call_id}`, the
+    call's id comes from the path and the `runner` from the client's header.
 
-    `state_error`: the request itself is seldom wrong, so that a `ConfigurationError` is a conflict
-    with the conversation's state."""
+    With `state_error` a `ConfigurationError` is a conflict with the conversation's state, because
+    the request itself is seldom wrong.
+    """
 
     path: str
     command: type[cmd.Command]

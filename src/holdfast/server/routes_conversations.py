@@ -229,8 +229,8 @@ def add(routes: Routes) -> None:
         conflicts=True,
     )
     def set_secrets(tenant: str, id: Id, body: shapes.SecretsRequest) -> shapes.SecretNames:
-        """Its commands and tools may use them from its next call on. They are kept encrypted,
-        masked in all that comes back, and deleted with the conversation."""
+        """The conversation's commands and tools may use the secrets from its next call on. The
+        secrets are kept encrypted, masked in all output, and deleted with the conversation."""
         return host.set_secrets(tenant, id, body)
 
     @routes.get(

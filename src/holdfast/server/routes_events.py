@@ -1,5 +1,5 @@
-"""Reading a conversation over HTTP: its state, its events, their stream, the whole outputs of its
-calls, the conversations that these spawned, and the health of its tool services."""
+"""Reading a conversation over HTTP: its state, events, stream of events, whole outputs of calls,
+descendants, and the health of its tool services."""
 
 from typing import Annotated, Any
 
@@ -137,9 +137,9 @@ def add(routes: Routes) -> None:
             str | None, Header(pattern="^[0-9]{1,15}$", description="Overrides `after_seq`.")
         ] = None,
     ) -> Response:
-        """Server-sent events: first the events after `after_seq`, then each event as it is
-        appended, with its seq as `id`. `delta` and `progress` have no id and are not stored. A
-        comment is sent while there is nothing else."""
+        """Server-sent events: first the events after `after_seq`, then each appended event, with
+        its seq as `id`. `delta` and `progress` have no id and are not stored. A comment is sent
+        while there is nothing else."""
         caller = service.caller(request)
         client = request.headers.get("x-holdfast-client")
 
@@ -179,8 +179,8 @@ def add_family(routes: Routes) -> None:
 
     @routes.get("/stats", "Get a conversation's statistics", slow=True)
     def get_stats(tenant: str, id: Id) -> TreeStats:
-        """Time, tokens and cost by model and tool of the conversation and of all that its calls
-        spawned, parents first: what `holdfast stats` shows. Reads the journals."""
+        """Time, tokens and cost by model and tool of the conversation and of its descendants,
+        parents first, as in `holdfast stats`. Reads the journals."""
         return host.family.stats(tenant, id)
 
     @routes.get("/trace", "Get a conversation's trace", slow=True)
@@ -191,9 +191,9 @@ def add_family(routes: Routes) -> None:
             int, Query(ge=0, le=MAX_SPANS, description="The largest number of spans.")
         ] = MAX_SPANS,
     ) -> RunTrace:
-        """The spans of its model calls, tool calls and waits with those of the conversations that
-        its calls spawned, its tokens and costs by step, the files that calls changed, and the sums
-        of its forks. Reads the journals."""
+        """The spans of model calls, tool calls and waits of the conversation and its descendants.
+        Also the tokens and costs by step, the files that calls changed, and the sums of the forks.
+        Reads the journals."""
         return host.family.trace(tenant, id, limit)
 
     @routes.get(

@@ -145,8 +145,8 @@ def add(routes: Routes) -> None:
         tag="files",
     )
     async def read_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
-        """Answers with the text in UTF-8, whatever the file's encoding. Undecodable bytes are
-        sent unchanged."""
+        """Answers with the text in UTF-8, from any encoding of the file. Undecodable bytes are sent
+        unchanged."""
         tenant = service.caller(request).tenant
 
         def read() -> bytes:
@@ -214,7 +214,7 @@ def add(routes: Routes) -> None:
         tag="files",
     )
     async def download_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
-        """Answers with the file's bytes as they are, of any kind and size."""
+        """Answers with the file's unchanged bytes, of any kind and size."""
         tenant = service.caller(request).tenant
 
         def open_file() -> tuple[BinaryIO, int]:
@@ -245,7 +245,7 @@ def add(routes: Routes) -> None:
             str, Query(max_length=4096, description="Relative to the workspace's folder.")
         ] = "",
     ) -> Response:
-        """Answers with a tar file of all that is below the folder, written while it is read. Links
+        """Answers with a tar file of everything below the folder, written while it is read. Links
         are kept as links and never followed."""
         tenant = service.caller(request).tenant
 

@@ -1,5 +1,5 @@
-"""The begin of runs: requests to drive a conversation, also those that have not taken effect yet,
-as while it is being opened."""
+"""The starts of runs: requests to drive a conversation, also while they wait for it to be
+opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class PendingStarts:
     """The pending requests to drive conversations, by store id. A request to close a conversation
-    withdraws those that came before it. Thread-safe."""
+    withdraws the earlier ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,8 +51,8 @@ class PendingStarts:
 
 
 class BegunRun(NamedTuple):
-    """The status of a conversation that is driven now; its fold before the first step, None if it
-    is not in this process; and True if a run was under way before."""
+    """A conversation that is driven now. `fold` is the state before the first step, None if another
+    process has it. `ran` is True if a run was under way before."""
 
     status: str
     fold: Fold | None

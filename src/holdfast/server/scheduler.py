@@ -55,8 +55,8 @@ _TICK_SECONDS = 1.0  # the period of the timer
 _RING_LIMIT = 1000  # due timers of conversations in one transaction; 10,000 in a tick
 _RINGS = 10
 _MOST_TAKEN = 100  # conversations of other servers that are taken over at once
-_PARKED_SECONDS = 5.0  # the period of the search for conversations that nobody has open
-_UNHEEDED_SECONDS = 3.0  # a change of a record that no server heeds for so long is anyone's
+_PARKED_SECONDS = 5.0  # the period of the search for conversations that no server has open
+_PENDING_SECONDS = 3.0  # any server may apply a change of a record that is pending for so long
 # The delay before a failed conversation is retried doubles from the first value to the second.
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
 
@@ -108,8 +108,8 @@ class Scheduler:
         self._also = also
         self._shared = records.shared
         self._rung: set[str] = set()  # the store ids of conversations whose timers were rung
-        self._taken_over = 0.0  # when it last looked for conversations that nobody has open
-        self._unheeded: dict[str, float] = {}  # since when, by store id
+        self._taken_over = 0.0  # when it last looked for conversations that no server has open
+        self._pending_since: dict[str, float] = {}  # monotonic seconds, by store id
         self.conversations = OpenConversations(self._open, most, idle, clock)
         self.pool = RunPool(max_running, self._drive, self._hand_over, tenant_of)
         self._lock = threading.Lock()
@@ -178,7 +178,7 @@ class Scheduler:
                 self.tend_soon()
                 if self._shared:
                     live.finish_inbox()  # with the lease
-                    if not self._heed(live):
+                    if not self._apply_change(live):
                         return False
                 self._begin_rung(id, live)
                 more = live.drive()
@@ -186,7 +186,7 @@ class Scheduler:
                     if live.record.driven == RUN and not live.running:
                         live.record = self._records.end_run(live.record)
                 if self._shared:
-                    more = (self._heed(live) and live.has_work) or more
+                    more = (self._apply_change(live) and live.has_work) or more
                 self.update_offers(live)
                 failure = live.failure
             if failure is not None:
@@ -209,7 +209,7 @@ class Scheduler:
     # --- timers of conversations ---
 
     def _ring(self) -> None:
-        """Ring the timers that are due. A conversation that nobody runs is run for them, as by a
+        """Ring the timers that are due. A conversation that no server runs is run for them, as by a
         client's request."""
         now = self._now()
         for _ in range(_RINGS):
@@ -229,10 +229,11 @@ class Scheduler:
                 break
 
     def _fire(self, mine: set[str], resting: RestingConversation) -> Batch | None:
-        """Fire the timers of a conversation that nobody has open, if this server may drive it."""
+        """Fire the timers of a conversation that no server has open, if this server may drive
+        it."""
         try:
             return fire_resting(resting, random_id) if resting.id in mine else None
-        except Exception as error:  # whoever opens the conversation reports it
+        except Exception as error:  # the next opener of the conversation reports it
             _log.debug("timers of conversation %s are left to its owner: %s", resting.id, error)
             return None
 
@@ -300,9 +301,9 @@ class Scheduler:
 
     # --- other servers ---
 
-    def _heed(self, live: OpenConversation) -> bool:
-        """Do what another server has written to the record of a conversation that is open here.
-        Return False if that has closed it. Raises `LeaseHeld`, `ConversationNotFound`."""
+    def _apply_change(self, live: OpenConversation) -> bool:
+        """Apply another server's change to the record of a conversation that is open here. Return
+        False if that has closed it. Raises `LeaseHeld`, `ConversationNotFound`."""
         with live.run_lock:  # a start that was first is recorded
             record = self._read_record(live)
         if not record.is_wanted:
@@ -310,7 +311,7 @@ class Scheduler:
         if record.driven == IDLE:
             self.cut_off(record.store_id)
             lease = self._store.acquire(record.store_id)  # no other server drives it
-            self._records.heeded(record)
+            self._records.confirm_change(record)
             self._store.release(lease)
             return False
         live.finish_inbox()  # with the lease
@@ -319,7 +320,7 @@ class Scheduler:
             if record.is_wanted and record.driven != IDLE:
                 hosted = record.driven == HOSTED
                 live.begin(hosted)
-                self._records.heeded(record)
+                self._records.confirm_change(record)
                 live.begin(hosted)  # another server may have asked again before that
         # Also if another thread has done all the work already: a further pass records the end.
         self.wake(record.store_id)
@@ -335,32 +336,32 @@ class Scheduler:
         return record
 
     def _tend_shared(self) -> None:
-        """Heed the records that other servers have changed, and take over conversations that no
+        """Apply the record changes of other servers, and take over conversations that no
         server attends to."""
-        now, unheeded = self._clock(), dict[str, float]()
-        for tenant, id in self._records.unheeded():
+        now, pending_since = self._clock(), dict[str, float]()
+        for tenant, id in self._records.pending_changes():
             place = store_id(tenant, id)
-            unheeded[place] = self._unheeded.get(place, now)
+            pending_since[place] = self._pending_since.get(place, now)
             if self.conversations.find(place) is not None:
-                self._heed_open(place)
-            elif now - unheeded[place] >= _UNHEEDED_SECONDS and self._drives:
+                self._apply_open_change(place)
+            elif now - pending_since[place] >= _PENDING_SECONDS and self._drives:
                 self.wake(place)  # the server that asked for it may have died
-        self._unheeded = unheeded
+        self._pending_since = pending_since
         self._also()
         if self._drives:
             self._take_over()
 
-    def _heed_open(self, id: str) -> None:
+    def _apply_open_change(self, id: str) -> None:
         try:
             with self.conversations.use(id) as live:
-                if self._heed(live) and live.has_work:
+                if self._apply_change(live) and live.has_work:
                     self.wake(id)
         except errors.ConversationNotFound:  # it is being removed
             self.cut_off(id)
         except errors.LeaseHeld:
             self.conversations.park(id)
         except errors.HoldfastError as error:
-            _log.warning("conversation %s: a change could not be heeded yet: %s", id, error)
+            _log.warning("conversation %s: a change could not be applied yet: %s", id, error)
 
     def _take_over(self) -> None:
         ids = list(self._store.unattended(_MOST_TAKEN))
@@ -405,7 +406,7 @@ class Scheduler:
         """Continue, in the background, the last process's conversations and those with new
         commands."""
         if self._shared:
-            self.tend_soon()  # the timer takes over what nobody drives
+            self.tend_soon()  # the timer takes over conversations without a driver
             return
         with self._lock:
             if self._recovering is None and not self._closed:
@@ -451,9 +452,8 @@ class Scheduler:
                     _log.exception("the server's timer failed")
 
     def tend(self) -> None:
-        """Do the timer's work of each second: settle claims, park idle conversations, retry
-        failed ones, ring timers of conversations, and pick up commands that other processes
-        posted."""
+        """Do the timer's work of each second: settle claims, park idle conversations, retry failed
+        ones, ring timers, and pick up commands of other processes."""
         self._ring()
         for tenant, id, settle in self.claims.due():
             if self.claims.is_alive_elsewhere(tenant, settle):
@@ -488,8 +488,8 @@ class Scheduler:
         self._workspaces.tend()
 
     def _is_needed(self, id: str) -> bool:
-        """Return True if a conversation must stay open although it is unused: also while clients
-        may run its calls, so that other servers notice the death of this one."""
+        """Return True if a conversation must stay open although it is unused. It stays open while
+        clients may run its calls, so that other servers notice the death of this one."""
         return self.pool.busy(id) or (self._shared and self.claims.offers(*place_of(id)))
 
     def _relook(self, tenant: str, id: str) -> None:

@@ -1,5 +1,5 @@
-"""Encryption of secrets at rest: AES-256-GCM under the server's key. The key is in a file of its
-own (mode 0600) or is passed as bytes."""
+"""Encryption of secrets at rest: AES-256-GCM under the server's key. The key is in a separate file
+(mode 0600) or is passed as bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROOF = b"holdfast server key"
 
 
 class Seal:
-    """Encrypts bytes. Each ciphertext is bound to what it is `about`, so that a row's secret
+    """Encrypts bytes. Each ciphertext is bound to its subject (`about`), so that a row's secret
     does not open in another row. The repr shows nothing."""
 
     def __init__(self, key: bytes, source: str = "the server key that was given") -> None:

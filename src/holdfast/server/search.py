@@ -18,7 +18,7 @@ from holdfast.server.host import Host
 _STEP_SECONDS = 0.3  # of one step, so that a search does not keep other requests waiting
 _PAGE = 200  # events that are read at once
 _MAX_HITS = 50  # of one step
-_MAX_HITS_EACH = 5  # of one conversation in a step; a reader goes on there
+_MAX_HITS_EACH = 5  # of one conversation in a step; a reader continues there
 _BEFORE, _AFTER = 60, 140  # characters around a hit
 
 

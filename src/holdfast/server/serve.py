@@ -159,8 +159,8 @@ class AgentServer:
 
 
 class _JoinedWrites:
-    """A connection's transport, as the web server uses it. What is written in one pass of the event
-    loop leaves together: the client is woken once for the head of an answer and its body."""
+    """A connection's transport for the web server. All bytes of one pass of the event loop are sent
+    together. So the client is woken once for the head and the body of an answer."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport

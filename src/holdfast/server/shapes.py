@@ -24,16 +24,21 @@ class RequestBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 class CreateRequest(RequestBody, frozen=True, kw_only=True):
     """A new conversation.
 
-    `agent` is an agent's serial form. `secrets` are the values of its `${secret_N}`. `tools` are
-    the client's tool declarations. `tool_module_qualnames` maps a tool's name to the module from
-    which the server may import the tool. Without an `id` the server generates one. Without a
-    `workspace` the server creates one if a tool needs it. With `client_tools=False` no tool runs
-    in the client. With `questions`, questions of tools wait for an answer; with `child_questions`
-    those in conversations that calls have spawned, too. With `deltas`, the
-    model's answers are streamed to readers. With `undo`, the server keeps snapshots of the
-    workspace's files, for a rewind. With `sandbox="require"` its commands run in a sandbox, also
-    where the server's others have none; refused if none can be made. `title` and `tags` are its
-    first event.
+    | field | meaning |
+    |---|---|
+    | `agent` | the agent's serial form |
+    | `id` | without one, the server generates one |
+    | `secrets` | the values of the form's `${secret_N}` |
+    | `tools` | the client's tool declarations |
+    | `tool_module_qualnames` | by tool, the module from which the server may import it |
+    | `client_tools` | false: no tool runs in the client |
+    | `workspace` | without one, the server creates one if a tool needs it |
+    | `questions` | questions of tools wait for an answer |
+    | `child_questions` | the same in conversations that calls have spawned |
+    | `deltas` | the model's answers are streamed to readers |
+    | `undo` | the server keeps snapshots of the workspace's files, for a rewind |
+    | `sandbox` | `require`: commands run in a sandbox, or the request is refused |
+    | `title`, `tags` | the conversation's first event |
     """
 
     agent: dict[str, Any]
@@ -190,7 +195,7 @@ class CreatedConversation(msgspec.Struct, frozen=True, rename="camel", kw_only=T
 
 
 class RewoundConversation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The result of a rewind: the conversation that goes on, and what happened to the files."""
+    """The result of a rewind: the conversation that continues, and the changes of the files."""
 
     conversation: CreatedConversation
     files: PutBack

@@ -1,5 +1,5 @@
-"""Server-sent events: `Stream` sends a conversation's journal, from any event on, to readers that
-may be slow or reconnect; `TurnStream` sends a turn to the client that waits for it.
+"""Server-sent events. `Stream` sends a conversation's journal, from any event on, to readers that
+may be slow or reconnect. `TurnStream` sends a turn to the client that waits for it.
 
 A `Stream` buffers no events. Events that the reader's socket does not accept yet stay in the feed
 and in the store.

@@ -197,7 +197,7 @@ def _forms(tools: Sequence[ToolForm], modules: Mapping[str, str]) -> list[ToolFo
 def _resolve(
     form: ToolForm, builtins: Mapping[str, Tool], policy: Policy, imported: Mapping[str, Imported]
 ) -> tuple[Tool | None, str]:
-    """Return the tool, or the reason why there is none. A tool without a module has neither."""
+    """Return the tool, or the reason for its absence. A tool without a module has neither."""
     if form.module == RUNTIME:
         if (builtin := builtins.get(form.name)) is not None:
             return builtin, ""
@@ -225,8 +225,8 @@ Imported = dict[str, Tool] | str  # a module's tools by name, or the error of it
 
 
 class _Import(threading.Thread):
-    """A thread that imports one module and creates its tools. It cannot be stopped; one that
-    hangs is left running under the module's name."""
+    """A thread that imports one module and creates its tools. A thread that hangs cannot be
+    stopped, and is left running under the module's name."""
 
     def __init__(self, module: str, tools: bool) -> None:
         super().__init__(name=f"holdfast-import {module}", daemon=True)

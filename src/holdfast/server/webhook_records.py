@@ -1,5 +1,5 @@
-"""The data of webhooks: bodies of requests and answers, and tables of their own in the records
-with each webhook and its position in each conversation.
+"""The data of webhooks: bodies of requests and answers, and tables with each webhook and its
+position in each conversation.
 
 There is no queue: unsent events are those in the journal after the cursor. A conversation
 without a cursor starts at its first event, a fork at its first own event.
@@ -120,8 +120,8 @@ class SecretRequest(RequestBody, frozen=True, kw_only=True):
 
 
 class RedeliverRequest(RequestBody, frozen=True, kw_only=True):
-    """Events to send again: those that were given up, in one or all conversations, or with
-    `after_seq` all events after that one in one conversation."""
+    """Events to send again: the abandoned ones of one or all conversations, or with `after_seq` all
+    later events of one conversation."""
 
     conversation_id: _Conversation | None = None
     after_seq: Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)] | None = None
@@ -201,8 +201,8 @@ class Redelivered(msgspec.Struct, frozen=True):
 
 
 class WebhookStyle(msgspec.Struct, frozen=True):
-    """The form of messages that a protocol door wants: the name of its `format`, `headers` in
-    addition to ours, and what the door keeps `about` the webhook."""
+    """The form of messages for a protocol door. `format` is its name, `headers` are additional
+    ones, and `about` is the door's own data about the webhook."""
 
     format: str = ""
     headers: dict[str, str] = {}

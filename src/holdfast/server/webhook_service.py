@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 _LEAD_SECONDS = 10.0  # after which another server sends in place of one that died
-_LOOK_SECONDS = 300.0  # the period of a search for events of which nobody has told
+_LOOK_SECONDS = 300.0  # the period of a search for events without a notification
 _LOOKUP_BATCH = 500  # conversations that are looked up at once
 
 
@@ -207,7 +207,7 @@ class WebhookService:
             self._records.remove(self._stop(tenant, id).number)
 
     def _stop(self, tenant: str, id: str) -> stored.WebhookRecord:
-        """Stop a webhook's deliveries, then return its record, which changes no more."""
+        """Stop a webhook's deliveries, then return its final record."""
         self._deliveries.stop(self._records.find(tenant, id).number)
         return self._records.find(tenant, id)
 

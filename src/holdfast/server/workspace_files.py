@@ -1,5 +1,5 @@
-"""Files of a workspace as they are: the entries of its folders, the bytes of its files, and a
-folder as a tar file."""
+"""Files of a workspace: the entries of its folders, the unchanged bytes of its files, and a folder
+as a tar file."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def archive(runtime: FolderRuntime, path: str) -> Iterator[bytes]:
-    """Return a folder with all that is below it, as the pieces of a tar file. Links are kept as
-    links and never followed; devices, pipes, sockets, and files that cannot be read are left out.
-    Raises as `list_entries` does."""
+    """Return a folder with its whole content, as the pieces of a tar file. Links are kept as links
+    and never followed; devices, pipes, sockets, and files that cannot be read are left out. Raises
+    as `list_entries` does."""
     folder = runtime.paths.resolve(inside(path) or ".")
     list_entries(runtime, path)  # raises its error now, and not in the middle of an answer
     return _blocks(folder)

@@ -74,7 +74,7 @@ class Workspaces(ObjectStruct):
 
     def list(self, tenant: str) -> list[tuple[str, Path | None]]:
         """Return the ids of a tenant's workspaces, by id, each with its folder if the operator has
-        named one. Those of the operator come first."""
+        named one. The operator's workspaces come first."""
         folders = {id: path for (owner, id), path in self._folders.items() if owner == tenant}
         own: list[str] = []
         if self._root is not None:
@@ -113,8 +113,8 @@ class Workspaces(ObjectStruct):
         self.runtimes.undo.snapshots(self.check(tenant, id))
 
     def enter(self, tenant: str, id: str, boxed: bool = False) -> FolderRuntime:
-        """Return the runtime, in a sandbox if all have one or with `boxed`. It is open until
-        `leave`. Raises `ConversationNotFound` and `SandboxUnavailable`."""
+        """Return the runtime, in a sandbox if all have one or with `boxed`. The runtime is open
+        until `leave`. Raises `ConversationNotFound` and `SandboxUnavailable`."""
         folder, entry = self._enter(tenant, id)
         try:
             with entry.lock:

@@ -323,8 +323,8 @@ def _reaper(plan: dict[str, Any], watched: list[int]) -> int:
 
 
 def main(file: BinaryIO) -> None:
-    """Run the command of the plan in the file, and exit with its exit code, or 128 and the signal's
-    number if a signal ended it."""
+    """Run the command of the plan in the file, and exit with its exit code. After a signal the code
+    is 128 + the signal's number."""
     with file:
         plan = marshal.load(file)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

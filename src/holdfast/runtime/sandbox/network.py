@@ -53,8 +53,9 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 def parse_host(text: str) -> str | Address:
     """Return an address, or a name in its one form. An IPv6 address stands without brackets.
 
-    Raises `ValueError` for any other text: another spelling of an address, an address with a zone,
-    or a name with an empty label or characters beyond ASCII letters, digits, `-` and `_`.
+    Raises `ValueError` for any other text, such as another spelling of an address, or an address
+    with a zone. A name must not have an empty label or characters beyond ASCII letters, digits, `-`
+    and `_`.
     """
     try:
         return ip_address(_without_zone(text))

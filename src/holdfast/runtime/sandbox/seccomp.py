@@ -30,9 +30,9 @@ clock_settime 227 112  clock_adjtime 305 266  adjtimex 159 171  sethostname 170 
 setdomainname 171 162  vhangup 153 58  fanotify_init 300 262  lookup_dcookie 212 18
 nfsservctl 180 42  move_pages 279 239  migrate_pages 256 238"""
 
-# Refused without namespaces: objects under guessable numbers, which other boxes could use and which
-# would outlive this one; waiting for connections; and watching folders and the machine's mounts,
-# which Landlock does not limit.
+# Refused without namespaces: waiting for connections, and watching folders and the machine's
+# mounts, which Landlock does not limit. Also refused are objects under guessable numbers, which
+# other boxes could use and which would outlive this one.
 _REFUSED_WITHOUT_NAMESPACES = """
 bind 49 200  listen 50 201  accept 43 202  accept4 288 242  shmget 29 194  shmat 30 196
 shmctl 31 195  msgget 68 186  msgsnd 69 189  msgrcv 70 188  msgctl 71 187  semget 64 190

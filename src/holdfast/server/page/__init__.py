@@ -35,7 +35,7 @@ _INDENTATION = re.compile(rb"^\t+", re.MULTILINE)
 
 
 class File:
-    """A file as it is sent."""
+    """A file in the form in which it is sent."""
 
     def __init__(self, body: bytes, media_type: str) -> None:
         self.body = body
@@ -44,14 +44,14 @@ class File:
 
     @cached_property
     def compressed(self) -> bytes:
-        """The body compressed with gzip. It is made with the first request that accepts it."""
+        """The body compressed with gzip, made with the first request that accepts it."""
         return gzip.compress(self.body, mtime=0)
 
 
 def files() -> Mapping[str, File]:
     """Return the page's files by their paths on the server. Scripts and styles are sent without
     their comments and indentation, and their line numbers stay the same. Files of `vendor`, which
-    `tests/vendor.py` makes, are sent as they are."""
+    `tests/vendor.py` makes, are sent unchanged."""
     folder = Path(__file__).parent
     by_path: dict[str, File] = {}
     for path in sorted([*folder.iterdir(), *(folder / "vendor").iterdir()]):

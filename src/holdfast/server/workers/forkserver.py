@@ -1,12 +1,14 @@
-"""The fork server: a single-threaded process with Holdfast in memory. Each worker is a fork of it.
-It watches the workers and ends them.
+"""The fork server: a single-threaded process with Holdfast in memory, which forks, watches and ends
+the workers.
 
-The server starts this file by its path with a bare Python (`forkserver.py CONTROL_FD PARENT_PID
-FOLDER SYS_PATH...`). The fork server is a new program, so it inherits none of the server's
-threads. It runs no code of clients. A worker adopts its own orphaned processes. When the worker
-dies, the fork server adopts them and kills them. When the server is gone (the control socket
-ends), the fork server kills all workers and everything that they started, removes `FOLDER`, and
-exits. When the fork server itself is killed, the kernel kills the workers.
+The server starts this file by its path with a bare Python
+(`forkserver.py CONTROL_FD PARENT_PID FOLDER SYS_PATH...`). The fork server is a new program, so it
+inherits none of the server's threads. No code of clients runs in it.
+
+A worker adopts its own orphaned processes. When the worker dies, the fork server adopts them and
+kills them. When the server is gone (the control socket ends), the fork server kills all workers and
+everything that they started, removes `FOLDER`, and exits. When the fork server itself is killed,
+the kernel kills the workers.
 """
 
 import gc
@@ -135,7 +137,7 @@ def _reap(workers: "dict[int, int]", control: socket.socket) -> None:
 
 
 def _sweep(workers: "dict[int, int]") -> None:
-    """Kill the processes that a dead worker left, whatever their session or environment. All
+    """Kill the processes that a dead worker left, in any session and with any environment. All
     children of this process that are not workers are such processes."""
     deadline = time.monotonic() + 2.0  # a fork bomb may outrun this
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""`PipeStore`: the store of a worker. It forwards requests for the worker's conversation and its
+"""`PipeStore`: the store of a worker, which forwards requests for the worker's conversation and its
 descendants to the server's store (`store_proxy.WorkerStoreProxy`)."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _refuse_with(message: str) -> Any:
 
 
 class PipeStore(store.Store):
-    """A `Store` for the conversation `id` and those that its calls spawn. The server holds the
-    leases and releases them if this process ends. What only the server does raises `StoreError`."""
+    """A `Store` for the conversation `id` and its descendants. The server holds the leases and
+    releases them if this process ends. Methods that are for the server alone raise `StoreError`."""
 
     def __init__(self, channel: WorkerChannel, id: str) -> None:
         self._call = channel.call

@@ -11,8 +11,8 @@ from holdfast.agent.agent import Agent
 from holdfast.conversation import Conversation
 from holdfast.tools import Tool
 
-# Modules that are otherwise imported at their first use, each 1 to 50 ms in every worker. mcp
-# (600 ms, 20 MB) is not among them, because few conversations use MCP servers.
+# Modules that are otherwise imported at their first use, each 1 to 50 ms in every worker. The
+# package mcp (600 ms, 20 MB) is not among them, because few conversations use MCP servers.
 _MODULES = (
     "asyncio",
     "concurrent.futures.thread",

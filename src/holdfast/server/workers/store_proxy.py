@@ -1,5 +1,5 @@
-"""The server's side of a worker's store. It holds the leases, executes the worker's requests for
-its own conversations, and ends the processes that a dead worker leaves."""
+"""The server's side of a worker's store: the leases, the worker's requests for its own
+conversations, and the end of the processes that a dead worker leaves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("holdfast")
 class WorkerStoreProxy:
     """The access of one worker to the conversation `id` of `store` and to the conversations that
     its calls spawn. The worker calls the methods of `METHODS`, which are those of `Store` with
-    events and commands as JSON; an empty id stands for its own conversation.
+    events and commands as JSON. An empty id means the worker's own conversation.
 
     The store calls `notify` on new commands; it must not block. `moved` is called when the
     journal has grown by more than starts of calls.

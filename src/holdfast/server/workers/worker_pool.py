@@ -234,7 +234,7 @@ class WorkerPool:
     # --- orders ---
 
     def _order(self, id: str, parts: AgentParts, workdir: str, refused: dict[str, str]) -> Order:
-        """Return the order for a worker. It has only those variables that the agent uses and may
+        """Return the order for a worker, with only those variables that the agent uses and may
         have."""
         form = parts.form
         if parts.tenant == DEFAULT:
