@@ -3,8 +3,6 @@ writes to the standard streams."""
 
 from __future__ import annotations
 
-from holdfast.error_forms import describe_error
-
 try:
     import os
     import sys
@@ -15,6 +13,7 @@ try:
     from holdfast.cli.arguments import command_line
     from holdfast.cli.console import Console
     from holdfast.cli.exit_codes import Exit, UsageError
+    from holdfast.error_forms import describe_error
     from holdfast.errors import ConfigurationError, HoldfastError
 except KeyboardInterrupt:  # Ctrl-C while the command loads
     raise SystemExit(130) from None
