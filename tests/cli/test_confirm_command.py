@@ -646,7 +646,7 @@ def test_risky_calls_are_asked_about_with_their_risk_and_why(tmp_path: Path) -> 
         ) as typist,
     ):
         output = typist.sees(PROMPT)
-        assert "high risk: rm deletes what is outside of the working directory: ../other" in output
+        assert "high risk: rm deletes a path outside of the working directory: ../other" in output
         typist.types("q\r")
         assert typist.leaves() == 3
     assert [(one[0], one[1]) for one in decisions(tmp_path)] == [
@@ -656,6 +656,6 @@ def test_risky_calls_are_asked_about_with_their_risk_and_why(tmp_path: Path) -> 
     output = holdfast("show", str(tmp_path / "s.db")).stdout
     assert "  allowed: $ ls [low risk], by analyzer:rules: ls only reads" in output.splitlines()
     assert (
-        "  high risk: rm deletes what is outside of the working directory: ../other"
+        "  high risk: rm deletes a path outside of the working directory: ../other"
         in output.splitlines()
     )

@@ -1,5 +1,5 @@
-"""The data of a prompt: the parts of the system prompt, and messages that are added to a
-conversation before a model call, such as the text of a matching skill.
+"""The data of a prompt: the parts of the system prompt, and messages before a model call, such as a
+matching skill's text.
 
 A contributor is a function that takes a `Situation` and returns `Addition` and `Remark` objects.
 The driver calls each contributor before a model call, in order and with no lock held. Additions

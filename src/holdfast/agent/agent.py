@@ -97,14 +97,14 @@ class Agent:
     """A configuration as `MCPClient` takes it. Servers are connected when the first conversation
     starts and disconnected when the last one ends. Their tools follow the other tools."""
     describe_images: Model | None
-    """A model that accepts images. It describes each picture once, before the next model call, for
-    an `llm` that does not (`LLM.sees`); without it such an `llm` gets each picture's kind and size
-    (`docs/how-to/interaction.md`)."""
+    """A model that accepts images, and describes each picture once, before the next model call, for
+    an `llm` that does not (`LLM.sees`). Without such a model the `llm` gets each picture's kind and
+    size (`docs/how-to/interaction.md`)."""
 
     models: ModelChoice | None
-    """Models by name that the agent may switch to with the tool `switch_model`: from the next step
-    on that model answers, with the same prompt and tools. A mapping; a name for `llm` itself may be
-    among them, which is `default` otherwise."""
+    """Models by name that the agent may switch to with the tool `switch_model`. From the next step
+    on that model answers, with the same prompt and tools. The mapping may have a name for `llm`
+    itself, which is `default` otherwise."""
 
     code: CodeTools | None
     """Shows the model one tool, `run_code`, whose scripts call the other tools as functions
@@ -128,18 +128,16 @@ class Agent:
     (`agent.instructions`)."""
 
     plugins: Iterable[Plugin | str | os.PathLike[str]]
-    """Plugins of `agent.plugins.load_plugin`, or their folders: their skills, commands, sub-agents,
-    MCP servers and hooks are added to `skills`, `delegates`, `mcp_servers` and `hooks`, which hold
-    them from then on."""
+    """Plugins of `agent.plugins.load_plugin`, or their folders. Their skills, commands, sub-agents,
+    MCP servers and hooks are added to `skills`, `delegates`, `mcp_servers` and `hooks`."""
 
     # --- limits of a run ---
 
     limits: Limits
     """Limits of one run of a conversation."""
     tree_limits: Limits | None
-    """A lifetime budget of a conversation together with those that its calls spawned
-    (`ToolContext.spawn`). Each model call reserves its share before it is made
-    (`docs/how-to/limits.md`)."""
+    """A lifetime budget of a conversation and its descendants (`ToolContext.spawn`). Each model
+    call reserves its share before it is made (`docs/how-to/limits.md`)."""
     parallel_calls: int
     """The maximum number of calls of one answer that run at the same time."""
     output_limit: int
@@ -164,8 +162,8 @@ class Agent:
     records the risk in the journal. None: a policy that needs one gets
     `holdfast.agent.security.standard()`."""
     goal: Goal | None
-    """The goal of a run. When the agent stops, a judge says whether it is reached; if not, the
-    agent is told what is missing and goes on (`agent.goal.Goal`, `docs/how-to/goals.md`)."""
+    """The goal of a run. When the agent stops, a judge decides whether it is reached. If not, the
+    agent is shown the unmet part and continues (`agent.goal.Goal`, `docs/how-to/goals.md`)."""
     stop_denials: int
     """The number of times in a row that hooks on `stop` may deny the end of a run; then it ends
     anyway."""
@@ -176,8 +174,8 @@ class Agent:
     # --- the way of working ---
 
     planning: Planning
-    """ "tool" adds the tool `plan` and prompt lines about its use. "first" also denies every call
-    that does not only read until the user has approved the plan (`ConversationState.plan`)."""
+    """"tool" adds the tool `plan` and prompt lines about its use. "first" also denies every call
+    that is not read-only until the user has approved the plan (`ConversationState.plan`)."""
     output_type: Any
     """A pydantic model, a `msgspec.Struct`, any type that pydantic supports, or a JSON Schema. A
     run then ends with a valid call of the tool `finish`, whose arguments are the result
@@ -406,8 +404,7 @@ class Agent:
         return self.knowledge.parts
 
     def own_tools(self) -> list[Tool]:
-        """Return the tools without those of `mcp_servers` and those that come with other
-        arguments."""
+        """Return the tools, except those of `mcp_servers` and of other arguments."""
         lazy = any(server.get("lazy") for server in self.mcp_servers.values())
 
         def is_of_server(tool: Tool) -> bool:
@@ -486,12 +483,15 @@ class Agent:
     ) -> Completion:
         """Make one model call and return its answer: text and tool calls.
 
-        No tool runs and nothing is written to the journal. With a `ConversationState` the
-        request is the view of that state, with the agent's current prompt and tools; connections
-        to services are opened for the call if no conversation has them open. With a
-        `Transcript`, as the loop calls this method, the request is the transcript under `head`
-        (prompt, tools, parameters). Raises `LLMError`; raises `ConfigurationError` for a state
-        without a message or with a call that has no result.
+        No tool runs and nothing is written to the journal. Raises `LLMError`. Raises
+        `ConfigurationError` for a state without a message or with a call that has no result.
+
+        | `state` | request |
+        |---|---|
+        | a `ConversationState` | its view, with the agent's current prompt and tools |
+        | a `Transcript` (as in the loop) | it, under `head` (prompt, tools, parameters) |
+
+        For a state, connections to services are opened if no conversation has them open.
         """
         if head is None:
             if isinstance(state, Transcript):

@@ -212,8 +212,8 @@ def _text(head: Map, key: str, place: SourceLocation) -> str:
 def _tools(head: Map, key: str, place: SourceLocation, default: tuple[str, ...]) -> tuple[str, ...]:
     """Return the tool names of a key.
 
-    A tool that is named for some of its calls only cannot be restricted to these calls here. It is
-    left out of `tools`; as one of `disallowedTools` it is excluded for all calls.
+    A tool that is named for some of its calls only cannot be restricted to these calls here. Such a
+    tool is left out of `tools`; in `disallowedTools` it is excluded for all calls.
     """
     value = head.get(key)
     if value is None:

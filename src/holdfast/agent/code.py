@@ -1,7 +1,7 @@
 """Code mode (`Agent(code=)`): the tool `run_code`, whose scripts call the agent's other tools as
 typed Python functions.
 
-This module describes the functions to the model. `conversation.scripts` runs the scripts.
+The functions are described to the model here. `conversation.scripts` runs the scripts.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class CodeTools:
     def shown_then(
         self, manager: ToolManager, recorded: Iterable[ToolDefinition], ever: Container[str]
     ) -> tuple[ToolDefinition, ...]:
-        """Return today's definitions as the model would have been shown them when it was shown the
-        recorded ones: without the functions in `ever` that were not registered then."""
+        """Return the present definitions in the selection of the recorded ones: without the
+        functions in `ever` that were not registered then."""
         _, *beside = self.definitions(manager)
         today, then = self.functions(manager), functions_of(recorded)
         names = [name for name in then if name in today]

@@ -34,7 +34,7 @@ class Condensed(msgspec.Struct, frozen=True):
         replaced: The places of earlier summaries that this one replaces; other earlier summaries
             stay.
         compaction: The provider's form of the history (`LLM.compact`), for models that can read it;
-            None for none. It hides nothing from other models.
+            None for none. Nothing is hidden from other models.
     """
 
     hidden: tuple[int, ...] = ()
@@ -54,12 +54,12 @@ class Condenser(Protocol):
     `Conversation.condense`. The call is made on the conversation's thread with no lock held, and
     may take its time. Optional members:
 
-    - `at`: The request size from which the condenser runs before the provider refuses: a number
-      of tokens, or a share of the model's context window.
+    - `at`: The request size from which the condenser runs before the provider refuses, in tokens or
+      as a share of the model's context window.
     - `tools`: Tools that the agent gets with the condenser.
     - `shorten(work)`: Called instead of `condense`, with the view and its sizes
       (`agent.condensers.CondenserInput`). The shipped condensers use this method. Calls of
-      `work.llm`, and of another model through `work.lend(llm)`, are counted whatever it returns.
+      `work.llm`, and of another model through `work.lend(llm)`, are counted in any case.
     """
 
     def condense(

@@ -42,8 +42,8 @@ _TEXTS = {
 def stand_in(
     event: ev.DamagedEvent,
 ) -> ev.MessageAdded | ev.ToolCallFinished | ev.StatusChanged | None:
-    """Return the stand-in of a damaged event; None if there is none. An unreadable status becomes
-    PAUSED, so that nothing runs without a caller's action."""
+    """Return the stand-in of a damaged event, or None. An unreadable status becomes PAUSED, so that
+    nothing runs without a caller's action."""
     kind = event.original_type
     place: dict[str, Any] = {"seq": event.seq, "id": event.id, "timestamp": event.timestamp}
     if kind in _TEXTS:

@@ -19,15 +19,15 @@ CHILD = "holdfast/child"
 """The key of the child's data in a result's meta.
 
 The data are `id`, `agent`, `status`, `steps`, `cost`, `inputTokens` and `outputTokens`. `seq` is
-the child's last event that the result covers; `background` is true if the child goes on beside
-the call.
+the child's last event that the result covers; `background` is true if the child runs beside the
+call.
 """
 CHILDREN = "holdfast/children"
 """The key of a list of such data, for results about several children."""
 
 Isolation = Literal["worktree", "copy"]
 ISOLATIONS: tuple[Isolation, ...] = ("worktree", "copy")
-"""The kinds of folders of its own that a child can have."""
+"""The kinds of a child's own folder."""
 
 LONGEST_WAIT = 3600.0  # the maximum of delegate_collect's timeout
 

@@ -1,9 +1,9 @@
-"""Goals: when a run is about to finish, a judge says whether its goal is reached or what is
-missing.
+"""Goals: when a run is about to finish, a judge decides whether its goal is reached, or names the
+unmet part.
 
-A judge is a function of a `GoalReview` and a `ToolContext`, or one of the classes here: the exit
-code of a command (`CommandJudge`), a model with a rubric (`RubricJudge`), or an agent with tools
-(`AgentJudge`). A judge that scores makes a critic of the goal (`Goal(at_least=)`).
+A judge is a function of a `GoalReview` and a `ToolContext`, or one of the classes here.
+`CommandJudge` takes the exit code of a command, `RubricJudge` a model with a rubric, `AgentJudge`
+an agent with tools. A judge that scores makes a critic of the goal (`Goal(at_least=)`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ the goal is reached>, "missing": "<what is missing, for the agent to do; empty i
 class GoalVerdict(msgspec.Struct, frozen=True):
     """The answer of a judge.
 
-    `missing` is told to the model. `score` is from 0 to 1, None without one. `usage`, `cost` (US
-    dollars, None if not known) and `model` are those of model calls that the judge made by itself;
-    calls of `ToolContext.llm` are counted without it.
+    `missing` is shown to the model. `score` is from 0 to 1, None without one. `usage`, `cost` (US
+    dollars, None if not known) and `model` are those of the judge's own model calls. Calls of
+    `ToolContext.llm` are counted anyway.
     """
 
     done: bool
@@ -60,8 +60,8 @@ class GoalVerdict(msgspec.Struct, frozen=True):
 
 
 class GoalReview(msgspec.Struct, frozen=True):
-    """The work that a judge judges: the goal, the text of the last answer, and the number of times
-    that this run was told before what is missing."""
+    """The work that a judge judges. `text` is that of the last answer. `rounds` counts the earlier
+    reports of a missed goal in this run."""
 
     goal: str
     text: str
@@ -126,7 +126,8 @@ class RubricJudge(msgspec.Struct, frozen=True):
     """Judges by a model: `llm`, or the agent's own if it is None.
 
     The model is shown the goal, the rubric, and the conversation's latest events as data between
-    random marks. It says whether the goal is reached, what is missing, and a score.
+    random marks. The model decides whether the goal is reached, names the unmet part, and gives a
+    score.
 
     Args:
         rubric: What to look at, for the judging model.
@@ -165,8 +166,8 @@ class RubricJudge(msgspec.Struct, frozen=True):
 class AgentJudge(msgspec.Struct, frozen=True, eq=False):
     """Judges by another agent, which may use its tools, in a child conversation.
 
-    The child's id derives from the judged answer: after a crash the same child goes on. Its cost is
-    that of a child. `agent` is an `Agent`; `rubric` is added to what it is asked.
+    The child's id derives from the judged answer, so that after a crash the same child continues.
+    Its cost is that of a child. `agent` is an `Agent`; `rubric` is added to its task.
     """
 
     agent: Any
@@ -177,7 +178,7 @@ class AgentJudge(msgspec.Struct, frozen=True, eq=False):
             raise wrong("AgentJudge: agent", "an Agent", self.agent)
 
     def __call__(self, review: GoalReview, context: ToolContext) -> GoalVerdict:
-        """Return the verdict. Raises `ToolError` if the agent comes to none."""
+        """Return the verdict. Raises `ToolError` if the agent reaches none."""
         agent = self.agent.replace(output_type=_Finding)
         with context.spawn(agent, question(review, self.rubric)) as child:
             state: Any = child.run()
@@ -226,17 +227,16 @@ def verdict_of(answer: object) -> GoalVerdict:
 class Goal(msgspec.Struct, frozen=True):
     """The goal of an agent: `Agent(goal=Goal("all tests pass", CommandJudge("pytest -q")))`.
 
-    When a run is about to finish, the judge is asked. If the goal is not reached, the model is told
-    what is missing and goes on.
+    When a run is about to finish, the judge is asked. If the goal is not reached, the model is
+    shown the unmet part and continues.
 
     Args:
-        text: The goal. It is in the system prompt.
+        text: The goal, which is in the system prompt.
         judge: The judge, None for `RubricJudge()`. A function `(review, context)` returns a
-            `GoalVerdict`, True or None for done, False, a text that says what is missing, or a
-            score.
-        rounds: The number of times that one run is told what is missing.
-        at_least: The score from which the goal counts as reached, whatever the judge says of it
-            otherwise; None asks for no score.
+            `GoalVerdict`, True or None for done, False, a text with the unmet part, or a score.
+        rounds: The maximum number of reports of a missed goal to one run.
+        at_least: The score from which the goal counts as reached, regardless of the rest of the
+            verdict; None asks for no score.
         required: True ends a run that did not reach its goal with ERROR, `GoalMissed`; False
             with FINISHED.
     """
@@ -275,7 +275,8 @@ class Goal(msgspec.Struct, frozen=True):
         return GoalReview(self.text, text, rounds, events)
 
     def verdict(self, review: GoalReview, context: ToolContext) -> GoalVerdict:
-        """Ask the judge. Raises what it raises, and `ToolError` for an answer of another form."""
+        """Ask the judge. Raises the judge's own errors, and `ToolError` for an answer of another
+        form."""
         answer = self.judge(review, context)
         if is_number(answer) and self.at_least is None:
             raise ToolError("its judge returned a score; give Goal(at_least=)")

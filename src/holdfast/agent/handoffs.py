@@ -162,9 +162,9 @@ def _handover(target: str, text: str, reason: str) -> ToolResult:
 def refused_handoffs(
     calls: tuple[ToolCall, ...], refusal: Callable[[str], str], choice: ModelChoice | None
 ) -> dict[int, ToolResult]:
-    """Return the results of the answer's handoffs and switches that are refused, by the position
-    of the call. `refusal` maps a target (see `resolve_target`) to the reason of a refusal, or "".
-    Only the first other one is done; all behind it are refused."""
+    """Return the results of the answer's handoffs and switches that are refused, by the position of
+    the call. `refusal` maps a target (see `resolve_target`) to the reason of a refusal, or "". Only
+    the first other one is done; all later ones are refused."""
     results: dict[int, ToolResult] = {}
     first = True
     for index, call in enumerate(calls):

@@ -77,8 +77,8 @@ class Ending(msgspec.Struct, frozen=True):
 
 class AgentHooks:
     """The hooks of an agent by event, in the order in which they are called. `tools` are the
-    agent's hooks of tool calls, with those of its manager inside; None if the agent has none of its
-    own. `models` are those that hooks ask besides the agent's."""
+    agent's hooks of tool calls around those of its manager; None without hooks of the agent.
+    `models` are the models that hooks ask besides the agent's."""
 
     def __init__(self, hooks: Sequence[Hook], inner: Sequence[Hook], llm: Any) -> None:
         check(hooks, "Agent: ")

@@ -44,10 +44,10 @@ class Instructions(Data, frozen=True):
     ) -> Instructions:
         """Read the files from the repository's root down to `workdir`, and those below it.
 
-        The root is the nearest folder with `.git`; without one, `workdir` itself. Of `names`,
-        such as `("AGENTS.md", "CLAUDE.md")`, the first that exists in a folder is read. A file
-        is left out, with a warning in the log, if it is larger than 1 MB, is not UTF-8, or is a
-        link out of the repository. Raises `ConfigurationError` if `workdir` does not exist.
+        The root is the nearest folder with `.git`; without one, `workdir` itself. Of `names`, such
+        as `("AGENTS.md", "CLAUDE.md")`, the first that exists in a folder is read. A file that is
+        larger than 1 MB, not UTF-8, or a link out of the repository is left out, and logged. Raises
+        `ConfigurationError` if `workdir` does not exist.
         """
         if isinstance(names, str) or not names or not all(_is_name(name) for name in names):
             raise wrong(

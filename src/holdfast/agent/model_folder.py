@@ -72,8 +72,8 @@ class ModelFolder:
         return sorted(model_files(self.folder))
 
     def entries(self) -> list[FolderEntry]:
-        """Return all files, sorted by name, with what is wrong with them. Raises
-        `ConfigurationError` if the folder cannot be read."""
+        """Return all files, sorted by name, with their problems. Raises `ConfigurationError` if the
+        folder cannot be read."""
         return [self._entry(name, path) for name, path in sorted(model_files(self.folder).items())]
 
     def entry(self, name: str) -> FolderEntry:

@@ -62,9 +62,9 @@ def is_output(name: str, result: ToolResult) -> bool:
 
 
 def asks_nobody(policy: object, name: str = FINISH) -> bool:
-    """Return True if a call of `finish` or another tool without effects of its own runs without a
-    decision of this confirmation policy. This is the case for each of Holdfast's own policies that
-    does not name the tool."""
+    """Return True if a call of `finish` or another tool without effects runs without a decision of
+    this confirmation policy. Each of Holdfast's own policies that does not name the tool is such a
+    policy."""
     ours = policy is None or type(policy).__module__.partition(".")[0] == __name__.partition(".")[0]
     return ours and name not in getattr(policy, "verdicts", ())
 

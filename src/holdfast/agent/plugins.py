@@ -93,9 +93,9 @@ def load_plugin(
 ) -> Plugin:
     """Read the plugin in a folder. Nothing of it runs, and nothing is connected.
 
-    A part that cannot be read, is a link out of the folder, or asks for a feature that Holdfast
-    lacks is left out, with a warning in the log and in `Plugin.problems`. Raises
-    `ConfigurationError` if there is no folder or its manifest cannot be read.
+    Unreadable parts, links out of the folder, and parts that need a feature that Holdfast lacks are
+    left out. The log and `Plugin.problems` name them. Raises `ConfigurationError` if the folder
+    does not exist or its manifest cannot be read.
 
     Args:
         path: The folder; `~` is the user's home.
@@ -162,7 +162,7 @@ def _merge(own: Mapping[str, Any], more: Iterable[Mapping[str, Any]]) -> dict[st
 
 
 class _Reader:
-    """Reads the parts of one plugin, and collects the problems of those that are left out."""
+    """Reads the parts of one plugin, and collects the problems of omitted parts."""
 
     def __init__(self, root: Path, variables: dict[str, str]) -> None:
         self._root = root
@@ -221,7 +221,7 @@ class _Reader:
         return cast("dict[str, Any]", document)
 
     def _places(self, manifest: Mapping[str, Any], key: str) -> Iterator[Path]:
-        """Yield the default place of a kind of parts, and those that the manifest names."""
+        """Yield the default place of a kind of parts, and the manifest's places."""
         yield self._root / key
         for one in as_list(manifest.get(key)):
             if not isinstance(one, str):
@@ -322,8 +322,8 @@ class _Reader:
     def _configs(
         self, manifest: Mapping[str, Any], key: str, *defaults: str
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the objects of a kind of parts with their places: those of the default files, and
-        those in the manifest and in the files that it names."""
+        """Yield the objects of a kind of parts with their places: from the default files, the
+        manifest, and the files that the manifest names."""
         present = [name for name in defaults if (self._root / name).is_file()]
         paths: dict[Path, None] = {}
         for one in [*present, *as_list(manifest.get(key, []))]:

@@ -44,8 +44,8 @@ def knowledge(
     instructions: Any,
 ) -> Knowledge:
     """Assemble a system prompt from its parts. The order is: base (None for the default),
-    extensions, microagents that are texts, skills that are always shown, instructions, and the list
-    of the other skills. Empty parts are left out. Raises `ConfigurationError`."""
+    extensions, microagents as texts, always shown skills, instructions, and the list of the other
+    skills. Empty parts are left out. Raises `ConfigurationError`."""
     base, source = (DEFAULT, "the default") if system_prompt is None else (system_prompt, "")
     sections = [PromptSection("system_prompt", base, source)]
     sections += [

@@ -29,10 +29,10 @@ class Risk(msgspec.Struct, frozen=True):
     """The assessed risk of a call.
 
     Attributes:
-        level: "low" reads, or adds something that can be taken back. "medium" changes the
-            working directory or runs the project's own code. "high" destroys, reaches beyond the
-            working directory, sends data out, or hides its effect. "unknown" could not be
-            assessed and counts as high.
+        level: The level. A "low" call reads, or adds something that can be taken back. A "medium"
+            call changes the working directory or runs the project's own code. A "high" call
+            destroys, reaches beyond the working directory, sends data out, or hides its effect. An
+            "unknown" call could not be assessed and counts as high.
         reason: The reason for the level.
         by: The name of the analyzer.
         usage: Tokens of the model calls that the assessment needed.
@@ -70,13 +70,13 @@ class Surroundings(msgspec.Struct, frozen=True):
         annotations: The tool's annotations; None for an unknown tool. A tool of an untrusted
             remote server has the defaults, which assume the worst.
         tool_type: The tool's type.
-        workdir: The runtime's working directory; "" if there is none.
+        workdir: The runtime's working directory, or "".
         llm: The agent's model.
         said: Returns the user's last message.
         cancelled: Ends long work of an analyzer.
         shell: The state of the conversation's shell.
-        before: The calls of the same answer that run before this one. They may change the shell
-            and the files.
+        before: The calls of the same answer that run before this one, and may change the shell and
+            the files.
         history: Returns the earlier calls in the same shell, if the runtime does not know the
             state of its shell.
         confinement: The bounds of the sandbox in which the tool works; None without one.

@@ -103,12 +103,10 @@ def all_tools(agent: Agent) -> list[Tool]:
 
 
 def module_of(tool: Tool) -> str:
-    """Return the module that declares the tool, so that another process can import it; "" if there
-    is none.
+    """Return the module that declares the tool, so that another process can import it, or "".
 
-    There is none for definitions in `__main__`, functions that no module declares as a tool,
-    closures and methods of objects in this process, tools of services, and tools that a client
-    runs.
+    Definitions in `__main__`, functions that no module declares as a tool, closures and methods of
+    objects have none. The same holds for tools of services and tools that a client runs.
     """
     name = tool.module_qualname
     module = sys.modules.get(name)

@@ -417,7 +417,7 @@ def _continues_word(edge: str, beside: str) -> bool:
 
 
 def folder_of(runtime: object | None) -> str:
-    """Return a runtime's working directory; "" if there is none on this machine."""
+    """Return a runtime's working directory on this machine, or ""."""
     workdir: Any = getattr(runtime, "workdir", None)
     return str(workdir) if isinstance(workdir, str | Path) else ""
 

@@ -240,8 +240,8 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
 
 
 class StuckSignal(NamedTuple):
-    """A detected pattern: the `about` and the `text` of a message to the model, or the `reason` to
-    end the run, if the message has not helped."""
+    """A detected pattern: the `about` and the `text` of a message to the model. If the message has
+    not helped, `reason` is the one for the end of the run."""
 
     about: str = ""
     text: str = ""

@@ -133,8 +133,8 @@ def picture(data: bytes) -> int:
 
 
 def answer(event: ev.AssistantReplied) -> int:
-    """Return the estimated tokens of an answer as it is sent back to the provider. The native form
-    counts if there is one, because it contains everything else."""
+    """Return the estimated tokens of an answer in the form that is sent back to the provider. The
+    native form, if any, counts alone, because it contains everything else."""
     if event.native:
         return len(event.native) // BYTES_PER_TOKEN + _MESSAGE_TOKENS
     calls = sum([_MESSAGE_TOKENS + arguments(call) for call in event.calls])
@@ -177,7 +177,7 @@ class Sizes(msgspec.Struct, eq=False):
 
     messages: dict[int, int] = {}  # tokens of a message or an answer, by seq
     results: dict[str, int] = {}  # tokens of a result, by call id
-    whole: int = 0  # estimated tokens of all that is shown without a provider's compaction
+    whole: int = 0  # estimated tokens of the whole view without a provider's compaction
     # Compactions by a provider, alone or within an answer. Each has the tokens of its own that are
     # not in `whole`, because other models are not shown them.
     compactions: list[tuple[ev.AssistantReplied, int]] = []
@@ -285,7 +285,7 @@ class Sizes(msgspec.Struct, eq=False):
 
     def _condense(self, event: ev.HistoryCondensed) -> None:
         if event.changes or event.compaction is not None:
-            self.cleared = 0  # the next answer tells what is left to clear
+            self.cleared = 0  # the next answer reports the rest to clear
         if event.hidden:
             hidden = set(event.hidden)
             place = min(hidden)

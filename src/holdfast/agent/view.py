@@ -19,10 +19,10 @@ class View:
     request.
 
     Results follow call order, not order of arrival. A message follows a batch's results if it
-    arrived during the batch, or if the answer's request did not contain the message (its seq is
-    above the answer's `based_on`). Existing entries never move, so a provider's cached prefix
-    stays valid. Only a `HistoryCondensed` changes existing entries; `View.of` then makes a new
-    view.
+    arrived during the batch. The same holds if the answer's request did not contain the message
+    (its seq is above the answer's `based_on`). Existing entries never move, so a provider's cached
+    prefix stays valid. Only a `HistoryCondensed` changes existing entries; `View.of` then makes a
+    new view.
     """
 
     __slots__ = (
@@ -172,9 +172,9 @@ def compaction_answer(event: ev.HistoryCondensed) -> ev.AssistantReplied | None:
 def ended_compactions(
     condensations: Iterable[ev.HistoryCondensed], hidden: Collection[int] = ()
 ) -> frozenset[int]:
-    """Return the seqs of the compactions that are no longer used: a later condensation has hidden
-    an event that they cover, and its summary stands before them. `hidden` are the events that one
-    more condensation would hide."""
+    """Return the seqs of the compactions that are no longer used. A later condensation has hidden
+    an event that they cover, and its summary precedes them. `hidden` are the events that one more
+    condensation would hide."""
     used: dict[int, int] = {}
     ended: set[int] = set()
     for event in (*condensations, None):

@@ -58,8 +58,8 @@ def message_of(kind: str, data: shapes.Json) -> Any:
 
 
 def plain_message(kind: str, data: shapes.Json) -> Any:
-    """Return the same as `message_of`, in a twentieth of its time, for a message whose fields are
-    none of bytes or maps."""
+    """Return the result of `message_of`, in a twentieth of its time, for a message without fields
+    of bytes or maps."""
     from a2a import types
 
     message_class = getattr(types, kind)

@@ -211,10 +211,10 @@ def _id(item: PendingItem) -> str:
 
 
 class TaskView:
-    """A task as it follows from the events of its conversation.
+    """The state of a task, which follows from the events of its conversation.
 
     Feed it the items of a turn, or all events. `take` yields the updates for a client that reads a
-    stream. `base` is the address of the workspace's files, "" if there is none.
+    stream. `base` is the address of the workspace's files, "" without one.
     """
 
     def __init__(self, id: str, context_id: str, base: str = "") -> None:
@@ -232,7 +232,7 @@ class TaskView:
         self._time = datetime.now(UTC)
 
     def copy(self) -> TaskView:
-        """Return a view, between two answers, that goes on by itself."""
+        """Return a view, between two answers, that continues independently."""
         view = copy(self)
         view._pieces = AnswerPieces()
         view._history, view._files = [*self._history], [*self._files]

@@ -104,8 +104,8 @@ class _StartedTask(NamedTuple):
 
 
 class Tasks:
-    """The SDK's request handler (`a2a.server.request_handlers.RequestHandler`) for one agent. It
-    has no state but what it has read of journals."""
+    """The SDK's request handler (`a2a.server.request_handlers.RequestHandler`) for one agent. Its
+    only state is a cache of journals."""
 
     def __init__(self, service: Service, agent: Published, views: TaskViews) -> None:
         self._service = service

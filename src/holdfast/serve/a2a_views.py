@@ -54,8 +54,7 @@ class TaskAt(NamedTuple):
 class TaskViews:
     """The views of the tasks that were asked for last, each up to an event. Thread-safe.
 
-    A view is made from all events of a task. A request reads those that are new since the one
-    before it.
+    A view is made from all events of a task. A request reads the events since the one before it.
     """
 
     def __init__(self) -> None:

@@ -218,7 +218,7 @@ class ACPAgent:
         self._sessions[id] = session
 
         def decided(event: ev.AnyEvent) -> None:
-            """Withdraw the question to the client: somebody has answered elsewhere."""
+            """Withdraw the question to the client, because it was answered elsewhere."""
             if isinstance(event, ev.DecisionMade) and event.decision in ("approve", "reject"):
                 about = event.question_id or event.call_id
                 loop.call_soon_threadsafe(session.withdraw, about)

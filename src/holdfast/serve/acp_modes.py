@@ -25,7 +25,7 @@ _ALWAYS = "the user allowed all calls of "  # the reason of such an approval; jo
 
 class ModePolicy:
     """The confirmation policy of a session: that of its agent, and of its mode. Denials hold in all
-    modes and whatever the user allowed."""
+    modes and override permissions of the user."""
 
     needs_risk = True
 

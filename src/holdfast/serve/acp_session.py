@@ -31,8 +31,9 @@ _CANCEL_SECONDS = 0.05  # between two interrupts of one cancellation
 
 
 class SessionPlace(NamedTuple):
-    """The agent of a session, the runtime in which it works, further options of its conversation,
-    and whether commands may run in terminals of the client instead of the runtime's."""
+    """The agent of a session, its runtime, and further options of its conversation.
+    `client_terminals` is True if commands may run in terminals of the client instead of the
+    runtime's."""
 
     agent: Agent
     runtime: FolderRuntime
@@ -117,7 +118,7 @@ class EditorSession:
         await asyncio.to_thread(change)
 
     async def replay(self) -> None:
-        """Show what has happened up to the cursor."""
+        """Show the events up to the cursor."""
         for event in self.conversation.conversation.get_history():
             if event.seq <= self.cursor:
                 await self._show(event, live=False)
@@ -136,7 +137,7 @@ class EditorSession:
         self._later.add_done_callback(lambda _: self._asking.set())
 
     def withdraw(self, about: str) -> None:
-        """Withdraw a question to the client: somebody has answered elsewhere."""
+        """Withdraw a question to the client, because it was answered elsewhere."""
         self._questions.withdraw(about)
 
     def stop_asking(self) -> None:

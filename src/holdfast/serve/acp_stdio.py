@@ -54,8 +54,8 @@ async def _serve(open_place: OpenPlace, store: Store, wire: StdioStreams, mode: 
 
 
 class _Wire:
-    """JSON-RPC messages on a wire. A line that is no message is answered with an error; one that
-    the library could not take, such as an answer whose id is a list, is left out."""
+    """JSON-RPC messages on a wire. A line that is not a message is answered with an error. A
+    message that the library could not read, such as an answer whose id is a list, is left out."""
 
     def __init__(self, wire: StdioStreams) -> None:
         self._channel = LineChannel(wire)

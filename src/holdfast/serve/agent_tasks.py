@@ -3,7 +3,7 @@
 
 A client that declares the extension gets a task for a call of `ask_{name}` at once, and asks for
 its state. A task is a turn of a conversation. Its id is that of the conversation with the seq of
-the turn's message, and its state follows from the journal, so that a later process knows it too.
+the turn's message. Its state follows from the journal, so that a later process knows it too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast.serve")
 
 EXTENSION = "io.modelcontextprotocol/tasks"
-_POLL_MS = 500  # between two requests for a task's state, as clients are told
+_POLL_MS = 500  # between two requests for a task's state, as announced to clients
 _BEGIN_SECONDS = 60.0  # for a turn to begin, which takes milliseconds
 _TERMINAL = ("completed", "cancelled")
 
@@ -116,8 +116,8 @@ class AgentTasks:
     async def begin(
         self, context: ServerRequestContext[Any], arguments: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """Begin a turn, and return its task, which works. None for a client that knows no tasks,
-        and if no turn begins: the call of the tool says what is wrong."""
+        """Begin a turn, and return its working task. Return None for a client that knows no tasks,
+        and if no turn begins; the call of the tool then returns the error."""
         if context.protocol_version < "2026-07-28" or not _supports_tasks(context):
             return None
         try:
@@ -160,8 +160,8 @@ class AgentTasks:
         return task
 
     def _update(self, params: Any, asks: bool) -> dict[str, Any]:
-        """Carry out the answers of the client's user. Those to what no longer waits count
-        nothing."""
+        """Carry out the answers of the client's user. Answers to items that no longer wait are
+        ignored."""
         session, _ = self._find(params.task_id)
         rest = session.rest()
         answers = [

@@ -94,7 +94,7 @@ def session_of(door: LocalDoor, message: str, id: str, tag: str) -> LocalSession
 
 
 def _turns(session: LocalSession, commands: Sequence[TurnCommand], context: ToolContext) -> Rest:
-    """Run turns until the agent is done, or waits for what nobody answers."""
+    """Run turns until the agent is done, or waits for an item without an answer."""
     cursor = session.conversation.state.last_seq
 
     def interrupt() -> None:

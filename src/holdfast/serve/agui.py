@@ -201,8 +201,8 @@ class _AguiTurn(NamedTuple):
 class _KnownMessages:
     """The ids of the messages in the conversations that were used last. Thread-safe.
 
-    A request reads the events since the one before it, with the last event of that time: another
-    one in its place belongs to a new conversation of the same id.
+    A request reads the events from the last known one on. If another event is in that place, the id
+    belongs to a new conversation.
     """
 
     def __init__(self) -> None:

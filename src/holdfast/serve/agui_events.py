@@ -34,8 +34,8 @@ _APPROVAL: Json = {
 
 
 class AguiEvents:
-    """The events of one run, fed with the items of its turn. `state` is the front end's: a state
-    that is no object stays as it is."""
+    """The events of one run, fed with the items of its turn. `state` is the front end's; a state
+    that is not an object stays unchanged."""
 
     def __init__(self, thread_id: str, run_id: str, state: Any, folded: Fold) -> None:
         self._about = {"threadId": thread_id, "runId": run_id}

@@ -1,8 +1,8 @@
-"""The base of the protocol doors: conversations of this process as a door sees them.
+"""The base of the protocol doors: a door's view of conversations of this process.
 
-A door is a translator. It turns a protocol's requests into commands (`holdfast.commands`), and the
-items of a turn into the protocol's messages. It keeps nothing but a cursor, the seq of the last
-event that its client has received: all else is in the journal.
+A door translates a protocol's requests into commands (`holdfast.commands`), and the items of a turn
+into the protocol's messages. Its only state is a cursor, the seq of the last event that its client
+has received. Everything else is in the journal.
 
 `LocalDoor` opens conversations in this process. `HostedDoor` (`holdfast.server.hosted`) has those
 of an agent server. A turn of either yields the same items.
@@ -102,7 +102,7 @@ class LocalSession:
         return self.conversation.state
 
     def pending(self) -> tuple[PendingItem, ...]:
-        """Return all that the conversation waits for, and what those ask that it has spawned."""
+        """Return all pending items of the conversation and of its descendants."""
         journal, awaits = self._hosting.journal, self._hosting.questions.awaits
         with journal.changed:
             items = pending_items(journal.fold, awaits)
@@ -132,8 +132,8 @@ class LocalSession:
                 self.conversation.execute(command)
 
     def _tell(self, id: str, command: cmd.Command) -> None:
-        """Execute a command in a conversation that calls have spawned. One that is not open here
-        gets it when its call goes on."""
+        """Execute a command in a conversation that calls have spawned. If it is not open here, it
+        gets the command when its call continues."""
         child = find_below(self._hosting, id)
         if child is None:
             self.conversation.store.post(id, command)
@@ -144,9 +144,9 @@ class LocalSession:
         """Carry out `commands`, run, and yield the events after `after_seq`, with the deltas
         between them, until the conversation rests. The last item is a `Rest`.
 
-        With commands the run continues also after a pause or an error. Without any it only
-        continues what is unfinished, for example after a restart. A turn that is left early lets
-        the run go on. Raises the errors of the commands before the first item.
+        With commands the run continues also after a pause or an error. Without commands it only
+        continues unfinished work, for example after a restart. The run continues if a turn is left
+        early. Raises the errors of the commands before the first item.
         """
         return self._turn(after_seq, commands, threading.Event())
 
@@ -234,8 +234,8 @@ class LocalSession:
 
 
 class LocalDoor:
-    """The conversations of one store, opened in this process. Thread-safe. `close` closes those
-    that are open; the store stays open.
+    """The conversations of one store, opened in this process. Thread-safe. `close` closes the open
+    ones; the store stays open.
 
     Args:
         agent: Answers in conversations that are begun without another one.
@@ -257,8 +257,8 @@ class LocalDoor:
         tags: Sequence[str] = (),
         **options: Any,
     ) -> LocalSession:
-        """Return the conversation of this id, a new one if there is none. One that is open here
-        stays as it is. A new one gets the `tags`, by which `list` finds it."""
+        """Return the conversation of this id, or a new one. A conversation that is open here stays
+        unchanged. A new one gets the `tags`, by which `list` finds it."""
         with self._lock:
             if id is not None and id in self._open:
                 return self._open[id]

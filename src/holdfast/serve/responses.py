@@ -8,9 +8,9 @@
 | a call that waits for approval | `mcp_approval_request`, answered by a `mcp_approval_response` |
 | a call's question to the user | a `function_call` of `ask_user`, answered likewise |
 
-A response is a part of a journal, from an event on: whoever reads that part again gets the same
-items with the same numbers. The `sequence_number` of an event counts the events before it, and each
-character of a delta as one, however the model's stream was cut.
+A response is a part of a journal, from an event on. Each reader of that part gets the same items
+with the same numbers. The `sequence_number` of an event counts the events before it. Each character
+of a delta counts as one, so the pieces of the model's stream do not matter.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ResponseTurn:
                 return []
 
     def resource(self) -> Json:
-        """Return the response as it is now."""
+        """Return the present response."""
         request, status, usage = self.request, self.status, self._usage
         done = self._last.timestamp if self._last is not None and status == "completed" else None
         error = None

@@ -66,8 +66,8 @@ class ResponseRequest(msgspec.Struct):
 
 
 class ReceivedInput(msgspec.Struct):
-    """The input of a request: messages and calls in the form of Chat Completions, and decisions on
-    calls that wait for approval, by the item's id."""
+    """The input of a request. `messages` and calls are in the form of Chat Completions. `approvals`
+    are decisions on calls that wait for approval, by the item's id."""
 
     messages: list[ChatMessage] = []
     approvals: dict[str, tuple[bool, str]] = {}

@@ -91,8 +91,8 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     async def get_response(
         request: Request, response_id: str, stream: bool = False, starting_after: int = -1
     ) -> Response:
-        """Returns the response as it is now. With `stream` its events follow, after the
-        sequence number `starting_after`."""
+        """Returns the present response. With `stream` its events follow, after the sequence number
+        `starting_after`."""
         responses = _Responses(service, service.caller(request).tenant)
         try:
             if not stream:
@@ -113,7 +113,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         also=(404, 409),
     )
     async def cancel_response(request: Request, response_id: str) -> Response:
-        """Interrupts the run of a response. One that is complete stays as it is."""
+        """Interrupts the run of a response. A complete response stays unchanged."""
         responses = _Responses(service, service.caller(request).tenant)
         try:
             return answer((await service.change(responses.cancel, response_id)).resource())
@@ -294,7 +294,7 @@ class _Responses:
             )
         open = {call_id: item.effective for call_id, item in folded.open.items()}
         turn = ResponseTurn(id, stored, open)
-        # A run that nobody waits for any more is interrupted, unless it is in the background.
+        # A run without a waiting client is interrupted, unless it is in the background.
         begin = session.follow if stored.background else session.attend
         try:
             commands = commands or [cmd.Resume()]
@@ -305,15 +305,15 @@ class _Responses:
         return RunningResponse(turn, reader)
 
     def _continue(self, row: ResponseRow) -> tuple[HostedSession, Fold]:
-        """Return the conversation that goes on after a response: a fork of it, if another response
-        has continued it."""
+        """Return the conversation that continues after a response: a fork of it, if another
+        response has continued it."""
         following = self._rows.next_response(self._tenant, row)
         session = self._door.find(row.conversation)
         if following is not None:
             session = self._door.fork(row.conversation, following)
         return session, session.settled()
 
-    # --- those that exist ---
+    # # --- existing responses ---
 
     def _row(self, id: str) -> ResponseRow:
         if (row := self._rows.response(self._tenant, id)) is None:
@@ -331,7 +331,7 @@ class _Responses:
         return RunningResponse(turn, self._door.find(row.conversation).follow(loop, row.seq))
 
     def find(self, id: str) -> ResponseTurn:
-        """Return a response as it is now."""
+        """Return the present response of an id."""
         row, turn, items = self._load(id)
         turn.start()
         for item in items:

@@ -118,7 +118,7 @@ class _ServedOffer:
         self._future.add_done_callback(lambda _: self.ended.set())
 
     def close(self) -> None:
-        """End all calls and connections, and wait a few seconds for that. Idempotent; the
+        """End all calls and connections, and wait a few seconds for their end. Idempotent; the
         server cannot be started again."""
         with self._lock:
             thread, closed, self._closed = self._thread, self._closed, True
@@ -155,9 +155,9 @@ class MCPEndpoint(_ServedOffer):
     endpoint: ... endpoint.url`. Thread-safe.
 
     The endpoint listens from its construction on, and serves from `start` to `close` on a thread of
-    its own. Two kinds of requests are refused: those whose Host is neither a loopback name nor in
-    `allowed_hosts`, and those from pages of other origins than these and `allowed_origins`. There
-    is no TLS: on a network, use a proxy that provides it.
+    its own. A request is refused if its Host is neither a loopback name nor in `allowed_hosts`. So
+    is a request from a page of any other origin, unless `allowed_origins` has it. The endpoint has
+    no TLS: on a network, use a proxy that provides it.
 
     To the tools all clients together are one conversation.
 
@@ -169,7 +169,7 @@ class MCPEndpoint(_ServedOffer):
         runtime: The `context.runtime` of the tools.
         tasks: Gives clients that know tasks one for each call of its tool.
 
-    Raises `ConfigurationError` naming the argument that is invalid, or if it cannot listen.
+    Raises `ConfigurationError`, which names the invalid argument, or if it cannot listen.
     """
 
     def __init__(

@@ -102,8 +102,7 @@ class Outputs:
         self._checks: dict[str, tuple[Tool, Callable[[Any], str]]] = {}
 
     def problem(self, tool: Tool, tool_result: ToolResult) -> str:
-        """Return the violation of the output schema, "" if there is none or the tool has no
-        output schema."""
+        """Return the violation of the output schema, "" without a violation or an output schema."""
         schema = tool.output_schema
         if schema is None or tool_result.is_error:
             return ""

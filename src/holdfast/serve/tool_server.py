@@ -181,7 +181,7 @@ class ToolServer:
             _log.warning("%d calls did not stop when asked to, and end with this process", running)
 
     def _join(self, seconds: float) -> int:
-        """Wait for the threads of calls. Returns the number of those that still run."""
+        """Wait for the threads of calls. Return the number of threads that still run."""
         deadline = time.monotonic() + seconds
         for thread in list(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -286,7 +286,7 @@ class ToolServer:
             except BaseException as error:
                 outcome = error
             self._threads.discard(thread)
-            # The slot is free when the thread ends, even if nobody waits for the call any more.
+            # The slot is free when the thread ends, even if no client waits for the call any more.
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(finish, outcome)
 

@@ -118,10 +118,10 @@ class DueTimer(msgspec.Struct, frozen=True):
 
 
 class RestingConversation(msgspec.Struct, frozen=True):
-    """A conversation with due timers, which nobody holds and whose inbox is empty.
+    """A conversation with due timers, a free lease and an empty inbox.
 
-    `events` are those of `Store.tail`, up to `last_seq`; `due` are its timers that are rung, the
-    earliest first; `now` is the time up to which they are.
+    `events` are those of `Store.tail`, up to `last_seq`. `due` are its timers that are rung, the
+    earliest first, and `now` is the time up to which they are due.
     """
 
     id: str
@@ -154,7 +154,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 FireTimers = Callable[[RestingConversation], Batch | None]
 """Returns the events that fire timers and the rows of their next occurrences, or None to leave that
-to the next holder of the lease. It has no effect of its own, and may be asked twice."""
+to the next holder of the lease. The function has no side effect, and may be asked twice."""
 
 # Events read by one transaction of `Store.ring` that fires; a longer journal is left to its holder.
 MAX_FIRING_EVENTS = 5000
@@ -177,7 +177,7 @@ def blob_id(data: bytes) -> str:
 
 
 class WorkBell(Protocol):
-    """Wakes whoever drives the conversations of a store.
+    """Wakes the drivers of a store's conversations.
 
     The bell is a hint: it may ring twice, late or never. `Store.unattended` is the authority.
     """
@@ -250,8 +250,8 @@ class Store(Protocol):
         back. A failed append has written nothing, with one exception: a disk error can leave the
         outcome unknown, and the `StoreError` then says so.
 
-        Returns True if the batch's reservation is now held, False if a budget has no room for it
-        or there is none. Raises `UnreadableEvent`, `Fenced` (the lease is not the newest) or
+        Returns True if the batch's reservation is now held, False if a budget has no room for it or
+        the batch has none. Raises `UnreadableEvent`, `Fenced` (the lease is not the newest) or
         `StoreError`.
         """
         ...
@@ -333,7 +333,7 @@ class Store(Protocol):
         """Return at most `limit` conversations that have work and no living owner.
 
         Their owner died without releasing the lease (these come first), or they have an undone
-        command in the inbox. If there are more, the next call goes on after them. A spawned
+        command in the inbox. If there are more, the next call continues after them. A spawned
         conversation counts for its inbox alone: its parent drives it.
 
         Args:
@@ -346,11 +346,11 @@ class Store(Protocol):
 
     def due(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
         """Return the timers of the index that are due at `before` or earlier, at most `limit`, the
-        earliest first; of two at one time in any lasting order.
+        earliest first. Timers of one time have any lasting order.
 
         Rows are those of `Batch.timers`: exact to the microsecond, one for each timer of a
-        conversation. A timer that was rung has none until its conversation sets one again. `fork`
-        copies none; `delete` removes those of the conversation and its descendants.
+        conversation. A timer that was rung has no row until its conversation sets one again. `fork`
+        copies no rows; `delete` removes those of the conversation and its descendants.
         """
         ...
 
@@ -364,9 +364,8 @@ class Store(Protocol):
         """Ring the timers of `due(before, limit)`, and return them. The caller needs no lease.
 
         One transaction removes their rows, and posts a `commands.RingTimer` for each under
-        `DueTimer.key`, as `post` does: a key that the inbox has seen is posted no second time. Of
-        several callers at once, each timer is returned to one. Holders of leases are notified, and
-        the store's bell is rung.
+        `DueTimer.key`, as `post` does. A known key is not posted again. Of several callers at once,
+        each timer is returned to one. Holders of leases are notified, and the store's bell is rung.
 
         With `fire`, the same transaction takes a free lease, appends the batch that `fire` returns
         and gives the lease back, instead of a post. Such a call may ring fewer timers than are

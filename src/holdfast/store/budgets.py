@@ -2,9 +2,8 @@
 
 A budget belongs to the root of a tree. Spent amounts stay counted for as long as the root
 conversation exists. Before a model call, its estimate is reserved in the budgets of the
-conversation and all its ancestors, or in none. The answer's usage then replaces the reservation.
-A reservation whose owner died counts as spent, because nobody can know whether that call was
-made.
+conversation and all its ancestors, or in none. The answer's usage then replaces the reservation. A
+reservation whose owner died counts as spent, because it is unknown whether that call was made.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class Account(msgspec.Struct, array_like=True):
 
     def works(self, since: float, now: float) -> None:
         """Record that a conversation of the tree worked from `since` to `now`. Overlapping
-        intervals count once. They may be recorded in any order."""
+        intervals count once, and may be recorded in any order."""
         since = min(since, now)
         if not self.until:
             self._begin(0.0, since)
@@ -123,7 +122,7 @@ class Account(msgspec.Struct, array_like=True):
             if self.since > now:  # the clock was set back; earlier work stays counted
                 self.seconds += self.until - self.since
                 self._begin(0.0, since)
-            self.until = now  # nobody can have worked in the future
+            self.until = now  # no work is in the future
         if since > self.until:
             self.seconds += self.until - self.since
             self._begin(self.until, since)

@@ -1,7 +1,7 @@
-"""Timers that a store fires itself, in the journals of conversations that nobody holds.
+"""Timers that a store fires itself, in the journals of conversations with a free lease.
 
-See `Store.ring`. The store finds the conversations and guards the append; what is appended is
-decided by `FireTimers`, from the journal.
+See `Store.ring`. The store finds the conversations and guards the append; `FireTimers` makes the
+appended events from the journal.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from holdfast.store.base import (
 
 
 class DueRow(NamedTuple):
-    """A due timer and the row of its conversation. `resting` is True if nobody holds the
-    conversation, its inbox is empty, and its tail is all its own."""
+    """A due timer and the row of its conversation. `resting` is True if the conversation's lease is
+    free, its inbox is empty, and its tail shares no events."""
 
     timer: DueTimer
     number: int
@@ -63,8 +63,9 @@ def firing_batches(
     now: datetime,
     fire: FireTimers,
 ) -> dict[int, Batch]:
-    """Return the batches that `fire` made, by the conversations' numbers. They remove the rows that
-    are due and set no more. The seqs, checksums and JSON of events are in `tails`."""
+    """Return the batches that `fire` made, by the conversations' numbers. The batches remove the
+    rows that are due and set no further ones. The seqs, checksums and JSON of events are in
+    `tails`."""
     due: dict[int, list[DueRow]] = {}
     for row in rows:
         if row.fires:
@@ -73,7 +74,7 @@ def firing_batches(
     for number, (first, *more) in due.items():
         events = _decode_tail(tails.get(number, ()), first)
         if events is None:
-            continue  # damaged: whoever opens it reports that
+            continue  # damaged: its next opener reports that
         timers = [first.timer, *(one.timer for one in more)]
         id = first.timer.conversation_id
         batch = fire(RestingConversation(id, first.epoch, first.last_seq, events, timers, now))

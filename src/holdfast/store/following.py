@@ -18,7 +18,7 @@ class AppendWaiter:
         self.conversation_id = conversation_id
         self.seq = seq
         self.grown = threading.Event()
-        self.ended = False  # no more events will come
+        self.ended = False  # no further events will come
 
     def note_growth(self, seq: int) -> None:
         """Note that the conversation's events now reach `seq`."""

@@ -365,7 +365,7 @@ class MemoryStore(Store):
     def _drafts(
         self, before: datetime, limit: int, fire: FireTimers
     ) -> dict[str, tuple[RestingConversation, Batch]]:
-        """Return the batches that `fire` makes, with what they were made from."""
+        """Return the batches that `fire` makes, each with its conversation."""
         with self._lock:
             due = _by_conversation(self._due(before, limit))
             resting = [self._at_rest(id, timers, before) for id, timers in due.items()]

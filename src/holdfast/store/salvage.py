@@ -1,4 +1,4 @@
-"""Salvage of a damaged store: every readable event, and a list of those that are not.
+"""Salvage of a damaged store: every readable event, and a list of the unreadable ones.
 
 `salvage(path)` never writes to the file and needs none of SQLite's locks. The file may be torn,
 cut off, half overwritten, or on a failing disk. Each event proves itself by its checksum, so
@@ -6,7 +6,7 @@ that nothing is taken on trust. `holdfast export --salvage` writes the result as
 which `holdfast import` makes a sound store.
 
 A file that SQLite gives up on is read page by page (`scan`). SQLite's own means were measured
-against that: each of the 87 pages of a store with 233 events was lost in turn, and then the file
+against that. Each of the 87 pages of a store with 233 events was lost in turn, and then the file
 was cut off at 29 places.
 
 | way to read | events lost, page zeroed | sectors torn | events kept, file cut off |
@@ -15,8 +15,8 @@ was cut off at 29 places.
 | SELECT of every key | 965 | 965 | 0 |
 | SELECT of every key, page 1 replaced | 732 | 732 | 0 |
 
-SQLite reaches rows through a few inner pages, does not open a file that is cut off, and drops
-the rest of a -wal after a damaged frame. Its `.recover` is not part of Python's `sqlite3`, and a
+SQLite reaches rows through a few inner pages and does not open a file that is cut off. After a
+damaged frame it drops the rest of a -wal. Its `.recover` is not part of Python's `sqlite3`, and a
 `sqlite3` program may be absent.
 """
 
@@ -240,7 +240,7 @@ class SalvageReader(StoreFile):
                 damaged = [one for one in salvaged.events if isinstance(one, ev.DamagedEvent)]
                 undecoded = sum(bool(event.raw) for event in damaged)
                 if sum(gap.last - gap.first + 1 for gap in salvaged.gaps) == undecoded:
-                    return salvaged  # the pages hold no more events
+                    return salvaged  # the pages hold no further events
             except DAMAGE as error:
                 self.add_trouble(error)
         return assemble(self.pages(), row)

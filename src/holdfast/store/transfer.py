@@ -239,7 +239,7 @@ def _read_blobs(
     blobs: dict[str, bytes | None] = {}
     while (data := reader.next()) is not None:
         if not _is_blob(data):
-            # The next conversation's header. If it is none, reading it raises the error.
+            # The next conversation's header. Reading any other line as one raises the error.
             reader.put_back(data)
             break
         blob = reader.decode("a blob", lambda data=data: msgspec.json.decode(data, type=_Blob))
@@ -262,11 +262,13 @@ def import_conversations(
     """Write exported conversations into a store under their ids, or the only one under `id`. Return
     the ids.
 
-    Each conversation is written completely or not at all. One that the store already has, event for
-    event, is left alone. After an error, the conversations before the wrong one are imported.
+    Each conversation is written completely or not at all. A conversation that the store already
+    has, event for event, is left alone. After an error, the conversations before the wrong one are
+    imported.
 
-    Raises `ConfigurationError` for a wrong line (which it names) or an `id` for several
-    conversations, `Conflict` for an id that belongs to another one; `LeaseHeld`, `StoreError`.
+    Raises `ConfigurationError` for a wrong line (which the message names) or an `id` for several
+    conversations. Raises `Conflict` for an id that belongs to another conversation; `LeaseHeld`,
+    `StoreError`.
     """
     ids: list[str] = []
     for conversation in only(read_exported(lines)) if id is not None else read_exported(lines):

@@ -22,11 +22,11 @@ _NOT_OFFERED = (404, 405, 501)
 
 
 class CompactionCondenser(msgspec.Struct, frozen=True):
-    """A condenser that has the agent's provider compact the history (`LLM.compact`).
+    """A condenser that lets the agent's provider compact the history (`LLM.compact`).
 
-    The provider keeps the user's messages and encrypts the rest of what its model has to know. Only
-    its own models can read that: a model of another provider is sent the whole history, and the
-    `notes` of its first answer say so.
+    The provider keeps the user's messages and encrypts the other facts that its model needs. Only
+    its own models can read the result. A model of another provider is sent the whole history, which
+    the `notes` of its first answer mention.
 
     `otherwise` is asked in its place if the model's API offers no compaction, or if the history is
     already too long for one. A warning in the log says so.

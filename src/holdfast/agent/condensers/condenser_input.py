@@ -90,8 +90,8 @@ class CondenserInput(ObjectStruct, dict=True):
     @cached_property
     def hideable(self) -> tuple[Piece, ...]:
         """The pieces that may be hidden, in order. Excluded are a first message that is not large,
-        the user's last message, earlier summaries, and the last answer with all that follows, which
-        the model has not answered yet."""
+        the user's last message, and earlier summaries. The last answer and the later pieces, which
+        the model has not answered yet, are excluded too."""
         by_user = [n for n, piece in enumerate(self.pieces) if piece.from_user]
         answers = [n for n, piece in enumerate(self.pieces) if piece.is_answer]
         positions = by_user[-1:]

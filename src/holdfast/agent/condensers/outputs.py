@@ -47,7 +47,7 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
         return (read_output,)
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
-        """Return the results to trim; None if there are none. See `Condenser`."""
+        """Return the results to trim, or None. See `Condenser`."""
         last = max((piece.seq for piece in work.pieces if piece.is_answer), default=0)
         candidates: list[tuple[bool, int, str, int]] = []
         small = tokens.of_trimmed(self.keep)

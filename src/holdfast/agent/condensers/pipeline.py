@@ -53,8 +53,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         return tuple({tool.name: tool for tool in tools}.values())
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
-        """Return the combined answers of the condensers; None if there are none. See
-        `Condenser`."""
+        """Return the combined answers of the condensers, or None. See `Condenser`."""
         result: Condensed | None = None
         failure: LLMError | None = None
         for condenser in self.condensers:

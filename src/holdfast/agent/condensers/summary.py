@@ -80,8 +80,8 @@ class LLMCondenser(msgspec.Struct, frozen=True):
         check_model("LLMCondenser: llm", self.llm)
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
-        """Return the pieces to hide, with their summary; None if there are none. See `Condenser`.
-        Raises `LLMError`."""
+        """Return the pieces to hide, with their summary, or None. See `Condenser`. Raises
+        `LLMError`."""
         room = min(_MAX_SUMMARY_TOKENS, work.target // 10)
         hidden = oldest(work, work.target - room, self.keep)
         if not hidden:

@@ -36,7 +36,7 @@ class WindowCondenser(msgspec.Struct, frozen=True):
         check_keep("WindowCondenser", self.keep)
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
-        """Return the pieces to hide; None if there are none. See `Condenser`."""
+        """Return the pieces to hide, or None. See `Condenser`."""
         hidden = oldest(work, work.target, self.keep)
         if not hidden:
             return None

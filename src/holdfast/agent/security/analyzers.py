@@ -21,11 +21,16 @@ def checked_field(owner: Any, key: str, kind: Any, what: str = "a list of texts"
 
 
 class Annotations(msgspec.Struct, frozen=True):
-    """Rates a call by its tool's annotations: read-only is low; what neither overwrites nor reaches
-    beyond the machine is low; either of these is medium, both are high. A tool without annotations
-    has the worst ones; so has each of a remote server that is not `trusted`.
+    """Rates a call by its tool's annotations.
 
-    Tools in `leave` are not rated: what a command does its own text says (`RiskRules`).
+    | the tool | risk |
+    |---|---|
+    | is read-only | low |
+    | neither overwrites nor reaches beyond the machine | low |
+    | does one of these | medium |
+    | does both, has no annotations, or is of a server that is not `trusted` | high |
+
+    Tools in `leave` are not rated, because a command's own text tells its effects (`RiskRules`).
     """
 
     name: ClassVar[str] = "annotations"  # in journals

@@ -113,7 +113,7 @@ def parse(text: str, home: str) -> Script:
 
 
 def hidden_problem(text: str) -> str:
-    """Return the reason why a text is not what it looks like; "" if there is none."""
+    """Return the reason why a text looks like another one, or ""."""
     odd = "" if text.isprintable() else set(text) - {"\t", "\n"}
     printable = all(map(str.isprintable, odd))
     return "" if printable else "it has characters that cannot be seen, or that look like others"
@@ -125,7 +125,7 @@ def is_harmless_variable(name: str, value: str) -> bool:
 
 
 def _join(pieces: list[tuple[str, bool]]) -> ShellWord:
-    """Return the word of these texts, of which those that are bare may be patterns."""
+    """Return the word of these texts. Only bare texts may be patterns."""
     if not _GLOB.search("".join([text for text, bare in pieces if bare])):
         return ShellWord("".join([text for text, _ in pieces]))
     escaped = [text if bare else re.sub(r"([*?\[])", r"[\1]", text) for text, bare in pieces]
@@ -173,7 +173,7 @@ class _Parser:
         return token if isinstance(token, str) else " "
 
     def _take(self, *words: str) -> str:
-        """Take the next token if it is one of these; return it, or "" if it is none."""
+        """Take the next token if it is one of these. Return it, else ""."""
         if (word := self._keyword()) not in words or not word:
             return ""
         self._token = self._next()
@@ -206,7 +206,7 @@ class _Parser:
         ):
             raise UnjudgedCommand("it has a part without a command")
         if command.loop is None and any(one.glob or "{" in one.text for one in command.words[:1]):
-            raise UnjudgedCommand("it makes up what it runs")
+            raise UnjudgedCommand("it computes the command that it runs")
         return command
 
     def _loop(self, values: list[ShellWord], turns: Script) -> None:

@@ -67,11 +67,11 @@ class LLMJudge(msgspec.Struct, frozen=True):
     """Asks a model about each call. Its tokens and cost count as the conversation's, on the call's
     decision.
 
-    With a policy it serves as `Agent(confirm=)` too: a call that the policy allows runs, one that
-    it forbids is denied, and any other waits for an approval. Each call is judged once.
+    With a policy the judge serves as `Agent(confirm=)` too. A call that the policy allows runs, a
+    forbidden one is denied, and any other waits for an approval. Each call is judged once.
 
-    What it is shown of the call and of the user is fenced with a random mark, as data. An answer
-    that does not fit, a failure, and arguments of more than 20,000 characters give unknown.
+    The data of the call and of the user are fenced with a random mark for the model. An answer that
+    does not fit, a failure, and arguments of more than 20,000 characters give unknown.
 
     Args:
         llm: The model; None for the agent's own.

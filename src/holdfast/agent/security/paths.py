@@ -1,5 +1,5 @@
-"""Rules on paths and hosts: what is inside the working directory, what is secret, what a folder
-holds at this moment, and which hosts are allowed or private."""
+"""Rules on paths and hosts: the bounds of the working directory, secret files, the present content
+of a folder, and allowed or private hosts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RiskFinding(NamedTuple):
 
 
 class FileNames(NamedTuple):
-    """A set of file names: those that fit a glob of `patterns` (none: all), with those that begin
-    with a dot if `hidden`."""
+    """A set of file names that fit a glob of `patterns` (none: all). Names with a dot at the
+    beginning belong to it only if `hidden`."""
 
     patterns: tuple[str, ...] = ()
     hidden: bool = True
@@ -41,8 +41,9 @@ ALL_FILES = FileNames()
 
 
 class FolderScan(NamedTuple):
-    """The content of a folder: files with secrets; whether a link leads out or to a folder (1), or
-    both (2); whether all was seen; whether a name may be several words (1) or an option (2)."""
+    """The content of a folder: files with secrets, and the flags below. `leads_out` is 1 if a link
+    leads out or to a folder, 2 for both. `whole` is True if all was seen. `odd` is 1 if a name may
+    be several words, 2 if it may be an option."""
 
     secrets: list[str]
     leads_out: int
@@ -68,8 +69,8 @@ _SECRET_PATHS = word_set("""
 /etc/security/opasswd /etc/kubernetes /var/lib/sss /var/lib/docker /var/lib/kubelet
 /var/spool/cron /root
 """)
-# All that is hidden in a home folder, because settings of programs hold their credentials, but for
-# the folders of toolchains and libraries, which agents read.
+# All hidden entries of a home folder, because settings of programs hold their credentials. Excepted
+# are the folders of toolchains and libraries, which agents read.
 _HOME = re.compile(r"/(?:home|Users)/[^/]+/")
 _HIDDEN_AT_HOME = re.compile(
     r"(?:\.(?!(?:pyenv|rbenv|nodenv|rustup|nvm|asdf|sdkman|virtualenvs|venvs?|bun/bin|go/pkg"
@@ -114,9 +115,9 @@ _MAX_ENTRIES = 20_000  # directory entries that are looked at for one call
 
 
 class ShellPaths:
-    """Paths as a command means them: resolved from `workdir`, with `..`, `~` and symlinks. Folders
-    of `writable` count as inside. `confinement` has the bounds of the sandbox, if any, and `hosts`
-    are patterns of those that may be asked."""
+    """The paths of a command, resolved from `workdir`, with `..`, `~` and symlinks. Folders of
+    `writable` count as inside. `confinement` has the bounds of the sandbox, if any. `hosts` are
+    patterns of permitted hosts."""
 
     __slots__ = ("_confinement", "_entries_left", "_hosts", "_inside", "home", "workdir")
 
@@ -170,7 +171,7 @@ class ShellPaths:
         except (OSError, ValueError):
             return RiskFinding(HIGH, f"{act} {label!r}, which is no path")
         inside = self.inside(real)
-        outside = f"{act} what is outside of the working directory: {label}"
+        outside = f"{act} a path outside of the working directory: {label}"
         if kind == "write" and not inside:
             if self._kept_out(real):
                 return RiskFinding(MEDIUM, f"{outside}, from which the sandbox keeps it")
@@ -179,7 +180,7 @@ class ShellPaths:
         if kind == "write" and any(name_fits(one, part) for one in _OBEYED for part in parts):
             return RiskFinding(HIGH, f"{act} {label}, which is obeyed without being looked at")
         if kind != "look" and self.secret(path, real):
-            return RiskFinding(HIGH, f"{act} what is secret: {label}")
+            return RiskFinding(HIGH, f"{act} a secret: {label}")
         if kind == "read" and (
             self._holds(path, cwd) or self._holds(real, "/") or _RAW.match(real)
         ):
@@ -201,7 +202,7 @@ class ShellPaths:
         return not any(_below(real, one) or _below(one, real) for one in shared)
 
     def secret(self, path: str, real: str) -> bool:
-        """Return whether a path has the name or place of a secret; a certificate is none."""
+        """Return True if a path has the name or place of a secret, and is not a certificate."""
         home = len(self.home) + 1 if real.startswith(f"{self.home}/") else 0
         if not home and (match := _HOME.match(real)) is not None:
             home = match.end()
@@ -219,11 +220,12 @@ class ShellPaths:
     def read_all(
         self, path: str, cwd: str, names: FileNames, act: str, but_ignored: bool = False
     ) -> RiskFinding:
-        """Judge reading all files with these names in a folder, or all that git tracks there."""
+        """Judge reading all files with these names in a folder, or all files that git tracks
+        there."""
         finding = self.judge("read", path, cwd, act)
         if finding.rank == HIGH:
             return finding
-        real, everything = self.real(path, cwd), f"{act} all that is in {path[:80]}"
+        real, everything = self.real(path, cwd), f"{act} everything in {path[:80]}"
         holders = (*_SECRET_PATHS, "/proc/", f"{self.home}/.ssh")
         if finding.rank and any(one.startswith(f"{real.rstrip('/')}/") for one in holders):
             return RiskFinding(HIGH, f"{everything}, where secrets are")
@@ -243,8 +245,9 @@ class ShellPaths:
     def scan(
         self, real: str, names: FileNames = ALL_FILES, deep: bool = True, everywhere: bool = False
     ) -> FolderScan:
-        """Look through a folder for these names, if `deep` with those below it, but not through
-        others' packages unless it is `everywhere`; never through what is git's."""
+        """Look through a folder for these names; if `deep`, also through the folders below it.
+        Packages of others are left out unless `everywhere` is True, and git's own folders
+        always."""
         secrets, leads_out, odd, todo = list[str](), 0, 0, [real]
         while todo and self._entries_left > 0:
             folder = todo.pop()
@@ -327,7 +330,7 @@ def _below(path: str, folder: str) -> bool:
 
 
 def is_regenerated(name: str) -> bool:
-    """Return whether tools make again what has this name, or fits this pattern."""
+    """Return True if tools generate the files of this name or pattern again."""
     return name in _AGAIN or (
         not _GLOB.search(name) and any(name_fits(name, one) for one in _AGAIN)
     )

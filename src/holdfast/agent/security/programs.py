@@ -1,5 +1,5 @@
-"""Judging a program by its row of the table, and programs that need more than a row: those with a
-language of their own, those that run another one, and git, whose settings may name programs."""
+"""Judging a program by its row of the table. Some programs need more than a row: those with their
+own language, those that run another program, and git, whose settings may name programs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
         if name in ("source", ".") and asks.endswith("bin/activate"):
             use.runs_code(args[0])
         elif changes_shell(words):
-            use.note(UNKNOWN, "changes the shell, or may run what does")
+            use.note(UNKNOWN, "changes the shell, or may run a command that does")
         use.note(LOW, "only says something")
     elif asks in ("--version", "-V", "-v", "--help", "-h") and name in table.VERSIONED:
         # Of Rust, a file of the folder may say which toolchain is run.
@@ -136,7 +136,7 @@ def _by_row(use: ProgramUse, words: Words) -> None:
         return
     if "*" in program_options.flags:
         letters = letters.replace("r", "R").replace("w", "D" if use.name == "rm" else "w")
-    # Of the letters before a star the last is repeated; those behind it are for the last operands.
+    # The last letter before a star is repeated; the letters after it are for the last operands.
     head, star, last = letters.partition("*")
     for index, word in enumerate(operands):
         behind = len(operands) - index
@@ -221,11 +221,11 @@ def _find(use: ProgramUse) -> None:
     if texts[at : at + 1] == ["-delete"] or texts[at + 1 : at + 2] == ["rm"]:
         plain = re.fullmatch(r"-delete|-exec rm( -r?f?)? \{\} [;+]", " ".join(texts[at:]))
         if not (plain and names and all(map(is_regenerated, names))):
-            use.note(HIGH, "deletes what is found")
+            use.note(HIGH, "deletes the found files")
         use.paths("w", options.operands)
     elif texts[at:]:
         if not {";", "+"} & set(texts[-1:]) or {"-L", ";"} & set(texts[:-1]):
-            use.note(UNKNOWN, "does more with what it finds than is judged")
+            use.note(UNKNOWN, "has actions on the found files that are not judged")
         _reads_found(use, use.args[at + 1 : -1], options.operands, names)
 
 
@@ -233,7 +233,7 @@ def _reads_found(use: ProgramUse, command: Words, roots: Words, names: tuple[str
     """Judge a program that is given files with these names in these folders, in place of `{}`."""
     texts = [word.text for word in command]
     if "{}" in "".join(texts[:-1]) or texts[-1:] != ["{}"] or texts[0] not in table.READERS:
-        use.note(UNKNOWN, "runs a program that may do more than read what it finds")
+        use.note(UNKNOWN, "runs a program that may do more than read the found files")
         return
     use.run(command[:-1])
     # Of a folder that is found, `grep -r` reads files of any name.
@@ -288,7 +288,7 @@ def _sed(use: ProgramUse, options: ProgramOptions) -> Words:
     if at < len(text) or not scripts or text.endswith("\\"):
         use.note(UNKNOWN, "has a script that may write or run something")
     if any(re.search(r"[/*]", value) for value in copies):
-        use.note(UNKNOWN, "keeps what it replaces elsewhere")
+        use.note(UNKNOWN, "keeps replaced files elsewhere")
     use.paths("w", files if copies else (), "changes")
     return () if copies else files
 
@@ -323,14 +323,15 @@ _PLAIN_LINE = re.compile(
 
 def _git(use: ProgramUse, options: ProgramOptions) -> ProgramUse:
     """Judge the options before git's command, and the repository's settings, which may name
-    programs. They are under `.git`, where no proven command writes. Return where it works."""
+    programs. The settings are under `.git`, where no proven command writes. Return the use in git's
+    folder."""
     paths = use.reader.paths
-    for value in options.values("-C"):  # what follows is relative to that folder
+    for value in options.values("-C"):  # later paths are relative to that folder
         if not value or use.reader.rearranged or not paths.is_inside(value, use.cwd):
             use.note(UNKNOWN, "works outside of the working directory")
         use = use._replace(cwd=paths.real(value, use.cwd) if use.cwd else "")
     root = repository(use.cwd) if use.cwd else ""
-    # A folder without a repository of its own may become what looks like one.
+    # A folder without its own repository may become one that looks like a repository.
     moved = use.reader.wrote or use.reader.rearranged or not os.path.isdir(use.cwd)
     if not use.cwd or (root != use.cwd and moved):
         use.note(UNKNOWN, "works in a folder that is not known beforehand")
@@ -338,7 +339,9 @@ def _git(use: ProgramUse, options: ProgramOptions) -> ProgramUse:
     if root and not paths.inside(root):
         use.note(MEDIUM, "reads a repository around the working directory")
     if root and (os.path.islink(folder) or not os.path.isdir(folder)):
-        use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
+        use.note(
+            UNKNOWN, "works in a folder that looks like a repository, and may run its settings"
+        )
     elif root:
         files = [bytes_of(os.path.join(folder, name)) for name in ("config", "config.worktree")]
         text = b"\n".join(files).decode(errors="replace")
@@ -346,14 +349,14 @@ def _git(use: ProgramUse, options: ProgramOptions) -> ProgramUse:
             use.note(UNKNOWN, "works where the settings of the repository say")
         hook = os.path.lexists(os.path.join(folder, "hooks", "post-index-change"))
         if hook or not all(_PLAIN_LINE.fullmatch(line) for line in text.splitlines()):
-            use.note(MEDIUM, "runs what the settings of the repository name, or a hook")
+            use.note(MEDIUM, "runs programs of the repository's settings, or a hook")
         # A repository within this one, whose settings count as well, has this mode in the index.
         looks = {"status", "diff", "diff-index", "describe", "lfs"} & {
             one.text for one in options.operands[:1]
         }
         index = bytes_of(os.path.join(folder, "index")) if looks else b""
         if any(one.endswith(b"\0\0") for one in index.split(b"\xe0\0")[:-1]):
-            use.note(MEDIUM, "runs what the settings of a repository within this one name")
+            use.note(MEDIUM, "runs programs of a nested repository's settings")
     return use
 
 
@@ -369,7 +372,7 @@ def _git_part(use: ProgramUse, options: ProgramOptions) -> Words:
             # A pattern may be for git, or stand for folders.
             real = paths.real(split_glob(text)[0] if re.search(r"[*?[]", text) else text, use.cwd)
             if any(not is_ignored_by_git(real, secret) for secret in paths.scan(real).secrets):
-                use.note(HIGH, "takes what is secret")
+                use.note(HIGH, "takes a secret")
             if text.startswith(":"):
                 use.note(UNKNOWN, "has a pattern that is not read")
     elif name in ("clone", "fetch", "pull", "ls-remote"):
@@ -409,7 +412,7 @@ def _git_part(use: ProgramUse, options: ProgramOptions) -> Words:
 
 
 def _copies(use: ProgramUse, options: ProgramOptions) -> Words:
-    """Judge cp, mv and install: what they read, and the files that they may replace."""
+    """Judge cp, mv and install: the files that they read, and those that they may replace."""
     deep, moves, paths = "*" in options.flags, use.name == "mv", use.reader.paths
     targets = [ShellWord(value) for value in options.values("-t", "--target-directory")]
     sources = options.operands if targets else options.operands[:-1]
@@ -434,7 +437,7 @@ def _copies(use: ProgramUse, options: ProgramOptions) -> Words:
 
 
 def _asks(use: ProgramUse, options: ProgramOptions) -> Words:
-    """Judge what curl and wget ask of which address, and what they send to it."""
+    """Judge the addresses of curl and wget, and the data that they send."""
     headers = options.values("-H", "--header")
     methods = {*options.values("-X", "--request", "--method")} - {"GET", "HEAD"}
     credential = re.compile(r"(?:proxy-)?authorization|cookie|x-.*(?:key|token)", re.IGNORECASE)
@@ -459,7 +462,7 @@ def is_project(name: str) -> bool:
 
 
 def _runs(use: ProgramUse) -> None:
-    """Judge `uv run`, `poetry run` and their like; `npx` runs what it may have to fetch."""
+    """Judge `uv run`, `poetry run` and similar programs; `npx` may have to fetch its program."""
     words = list(itertools.dropwhile(lambda one: one.text in table.RUN_OPTIONS, use.args))
     name = words[0].text if words else "-"
     installed = os.path.exists(use.at(f"node_modules/.bin/{os.path.basename(name)}"))
@@ -508,8 +511,8 @@ def _python(use: ProgramUse) -> None:
         use.note(UNKNOWN, f"runs the module {module[:60]}, which is not of the project")
 
 
-# Programs that are judged without their row, and what is judged beside it: that gives back the
-# operands that are left for the row.
+# Functions that judge a program without its row, and functions that judge it in addition. The
+# latter return the operands that are left for the row.
 _WHOLE: Mapping[str, Callable[[ProgramUse], None]] = {
     "find": _find,
     "xargs": _xargs,

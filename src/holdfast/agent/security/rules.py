@@ -54,12 +54,11 @@ def _home() -> str:
 
 
 class RiskRules(msgspec.Struct, frozen=True):
-    """Judges what a call would do by what it is given: a shell command, paths, and addresses. It
-    does not rate calls that have none of these.
+    """Judges the effects of a call by its arguments: a shell command, paths, and addresses. Calls
+    without any of these are not rated.
 
-    A command is low or medium only if that is proven: by a strict grammar, and by a table of
-    programs with the options that they may have. Whatever is recognised as dangerous is high, and
-    all else unknown.
+    A command is low or medium only if a strict grammar and a table of programs with their permitted
+    options prove that. A recognised danger is high, and everything else unknown.
 
     Args:
         hosts: Names of hosts that may be fetched from (`*.example.com`).
@@ -145,7 +144,7 @@ class RiskRules(msgspec.Struct, frozen=True):
                 findings.append(paths.fetch(value))
             elif key in _PATH_KEYS and about.workdir:
                 path = paths.home + value[1:] if value == "~" or value.startswith("~/") else value
-                if call.name == "grep" and not changes:  # it leaves out what git ignores
+                if call.name == "grep" and not changes:  # it leaves out ignored files of git
                     names = _names(call.arguments.get("glob"))
                     finding = paths.read_all(path, about.workdir, names, "searches", True)
                 else:
@@ -156,7 +155,7 @@ class RiskRules(msgspec.Struct, frozen=True):
 
 
 def _names(glob: Any) -> FileNames:
-    """Return the names that a glob allows, without what braces and sets would leave out."""
+    """Return the names that a glob allows, ignoring the exclusions of braces and sets."""
     last = glob.rpartition("/")[2] if isinstance(glob, str) else ""
     return FileNames((last,) if last and not re.search(r"[{}\[\\]", last) else ())
 
@@ -193,7 +192,7 @@ def _input(arguments: Mapping[str, Any]) -> RiskFinding:
     """Judge text that a call types into a running program."""
     text, control = arguments.get("text", ""), arguments.get("control", "none")
     if not isinstance(text, str) or len(text) > 200 or not _ANSWERS.fullmatch(text):
-        return RiskFinding(UNKNOWN, "types into a program, which may do with it what it likes")
+        return RiskFinding(UNKNOWN, "types into a program, which may do anything with the text")
     if text or control in ("kill", "eof"):
         return RiskFinding(MEDIUM, "answers or ends the command that runs")
     return RiskFinding(LOW, "looks at the command that runs, or interrupts it")

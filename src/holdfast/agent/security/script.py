@@ -1,5 +1,5 @@
-"""Judging a parsed command: its programs in the order of a shell, with the folders that it may
-be in and what earlier parts did, and the words of a program by its row of the table."""
+"""Judging a parsed command: its programs in the order of a shell, with its possible folders and the
+effects of earlier parts. The words of a program are judged by its row of the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.tools.names import word_set
 _MAX_CALLS = 2000  # of programs in one command; one counts once for each folder and turn of a loop
 _MAX_FOLDERS = 8
 Words = Sequence[ShellWord]
-# What a letter of the table does with a path, for `ScriptReader.use_path` and as it is shown.
+# The use of a path by a letter of the table: for `ScriptReader.use_path`, and for readers.
 _ACTS = {
     "R": ("read", "reads"),
     "r": ("read", "reads"),
@@ -37,8 +37,8 @@ _ACTS = {
     "w": ("write", "writes to"),
     "D": ("delete", "deletes"),
 }
-# Builtins that change what later commands mean, or run their words as builtins, and the forms in
-# which some do not.
+# Builtins that change the meaning of later commands, or run their words as builtins, and the forms
+# in which some do not.
 _CHANGERS = word_set(
     ". source eval exec export declare typeset local readonly unset alias unalias set shopt trap"
     " enable hash read mapfile readarray getopts let bind complete compgen compopt history fc"
@@ -92,7 +92,7 @@ class ScriptReader:
                 self.written_files.clear()
             cwds = self._script(grammar.parse(command, self.paths.home), cwds)
         except (UnjudgedCommand, OSError, ValueError) as reason:
-            self.note(UNKNOWN, f"what it does was not judged: {reason}")
+            self.note(UNKNOWN, f"its effects were not judged: {reason}")
         if self.paths.workdir and not all(map(self.paths.inside, filter(None, cwds))):
             self.note(MEDIUM, "leaves the shell outside of the working directory")
         return self.highest
@@ -105,11 +105,11 @@ class ScriptReader:
     def use_path(
         self, word: ShellWord, cwd: str, kind: str, act: str, names: FileNames | None = None
     ) -> None:
-        """Judge the use of a path: of a `kind` of `ShellPaths.judge`, or to "delete" it with all
-        that is in it. With `names` all files are read that have these names in a folder."""
+        """Judge the use of a path: a `kind` of `ShellPaths.judge`, or "delete" for it and its
+        content. With `names`, all files with these names in the folder are read."""
         path, paths, label = word.text, self.paths, repr(word.text[:80])
         if path and min(path) <= grammar.JOB:
-            self.note(UNKNOWN, f"{act} what is not known beforehand")
+            self.note(UNKNOWN, f"{act} a path that is not known beforehand")
         if self.rearranged and kind != "use" and not path.startswith(("/usr/", "/dev/null")):
             self.note(UNKNOWN, f"{act} {label} after a command that may have made a link of it")
         elif not cwd and not path.startswith("/"):
@@ -142,7 +142,7 @@ class ScriptReader:
         """Judge pipelines in each folder that the shell may be in. Return those afterwards."""
         now = cwds  # where the pipeline before has succeeded
         for pipeline in [*script, *[one for one in script if one.background]]:
-            # What runs in the background may run what later commands write.
+            # A background command may run files that later commands write.
             now = now if pipeline.operator == "&&" else cwds
             now = list(dict.fromkeys([to for cwd in now for to in self._pipeline(pipeline, cwd)]))
             cwds = list(dict.fromkeys([*cwds, *now]))
@@ -158,7 +158,7 @@ class ScriptReader:
             for index, call in enumerate(pipeline.calls):
                 after = self._call(call, cwd, "pipe" if index else "")
             if len(pipeline.calls) == 1 or len(self.written_files) == count:
-                break  # otherwise its first command may run what its last one writes
+                break  # otherwise its first command may run a file that its last one writes
         self.feeds = outer
         return [cwd] if len(pipeline.calls) > 1 or pipeline.background else after
 
@@ -256,7 +256,7 @@ class ProgramOptions(NamedTuple):
     flags: set[str]
 
     def has(self, *names: str) -> bool:
-        """Return whether one of these options is there."""
+        """Return True if one of these options is given."""
         return any(name in names for name, _ in self.pairs)
 
     def values(self, *names: str) -> list[str]:
@@ -298,12 +298,12 @@ class ProgramUse(NamedTuple):
                 self.reader.writing.append(self.reader.paths.real(word.text, self.cwd))
 
     def runs_written(self, path: str = "", alone: bool = False) -> None:
-        """Note code that the command itself has written, since nobody has seen it: this file, or
-        any other that may be code if the file is not `alone`."""
+        """Note code that the command itself has written, because it was never shown: this file, and
+        unless `alone` any other file that may be code."""
         real = self.reader.paths.real(path, self.cwd).lower() if path else ""
         for one in self.reader.written_files:
             if one.lower() == real or not (alone or _DATA.fullmatch(one)):
-                self.note(UNKNOWN, "runs what this command has written")
+                self.note(UNKNOWN, "runs a file that this command has written")
 
     def operand(self, kind: str, word: ShellWord) -> None:
         """Judge a word by the letter that stands for it in the table."""
@@ -353,12 +353,12 @@ class ProgramUse(NamedTuple):
         if _PUBLISHES & parts or re.match(r"publish|deploy|upload", word.text):
             self.note(HIGH, f"sends something out: {word.text[:40]}")
         if strict and not re.fullmatch(r"[\w@%+=:,./*?\[\]{}^~#-]*", text):
-            self.note(UNKNOWN, f"is given what may be code: {text[:60]}")
+            self.note(UNKNOWN, f"is given text that may be code: {text[:60]}")
         if {"install", "exec"} & set(re.split(r"[:.]", text)) or re.search(r"://|@", path):
-            self.note(UNKNOWN, f"is given what is not looked at: {word.text[:60]}")
+            self.note(UNKNOWN, f"is given a value that is not judged: {word.text[:60]}")
         if self.name in ("mvn", "mvnw") and text.count(":") > 1:
             self.note(HIGH, f"fetches a program and runs it: {text[:60]}")
-        if strict and path.endswith(".txt"):  # pytest runs what is in one
+        if strict and path.endswith(".txt"):  # pytest runs the code in one
             self.runs_written(path, alone=True)
         self.reader.use_path(ShellWord(path, word.glob), self.cwd, "use", f"{self.name} is given")
 
@@ -372,7 +372,7 @@ class ProgramUse(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def _option_specs(text: str) -> Mapping[str, tuple[str, str, str]]:
     """Return the options of a row: how each takes a value, the value's kind, and a flag."""
-    # A letter that may stand with others in one word has no dash, and is there a second time.
+    # A letter that may stand with others in one word has a second entry without a dash.
     by_option: dict[str, tuple[str, str, str]] = dict.fromkeys(
         ("--help", "--version"), ("", "", "")
     )
@@ -410,7 +410,7 @@ def parse_options(
         if name not in allowed and not text.startswith("--"):
             if "#" in allowed and text[1:].isdecimal():
                 continue
-            # Letters: the first that takes a value takes what is left of the word.
+            # Letters: the first that takes a value takes the rest of the word.
             place = 1
             while (spec := allowed.get(text[place])) and not spec[0] and text[place + 1 :]:
                 _add_option(use, result, f"-{text[place]}", spec, "")
@@ -434,7 +434,7 @@ def parse_options(
 def _add_option(
     use: ProgramUse, options: ProgramOptions, name: str, spec: tuple[str, str, str], value: str
 ) -> None:
-    """Add an option, and note what it does, also with its value."""
+    """Add an option, and note its effect and the use of its value."""
     if spec[2] in ("^", "+"):
         use.note(HIGH if spec[2] == "^" else MEDIUM, f"has {name}, which changes something")
     options.flags.add(spec[2])
@@ -448,7 +448,8 @@ def _add_option(
 
 @functools.lru_cache(maxsize=1024)
 def shell_effect(command: str) -> str:
-    """Return whether a command "changes" what later ones mean, "moves" its shell, or ""."""
+    """Return "changes" if a command changes the meaning of later ones, "moves" if it moves its
+    shell, else ""."""
     try:
         programs = [*_programs(grammar.parse(command, "/"))]
     except UnjudgedCommand:

@@ -1,23 +1,40 @@
-"""The table of programs: the options that each may have, and what it does with its operands.
+"""The table of programs: the permitted options of each, and the use of its operands.
 
-A row is `names kind options`; lines that begin with a blank go on with it. `git.log,diff` are
+A row is `names kind options`; lines that begin with a blank continue it. `git.log,diff` are
 commands of git, and `pnpm.` has the options before any command. An option that is not in its row
-makes the risk unknown. `-ab` are letters, `long` has two dashes, `:word` has one, `#` are numbers,
-`&name` is a group. `=`: it has a value; `?`: only a glued one. A kind of the value follows, and a
-flag: `+` changes something, `^` throws work away (high), `$` sends something to an address, `*`
-works on all that is in folders, or only lists.
+makes the risk unknown.
 
-A kind has a letter for each operand, of these or of `TEXTS`; a star repeats one, and what is behind
-it is for the last:
+| option | meaning |
+|---|---|
+| `-ab`, `long`, `:word` | letters, a name with two dashes, a name with one |
+| `#`, `&name` | numbers, a group |
+| `=`, `?` at the end | it has a value, it may have a glued one; the kind of the value follows |
+| then `+`, `^` | it changes something, it throws work away (high) |
+| then `$`, `*` | it sends something to an address, it works on whole folders or only lists |
 
-    r R  read a file, a folder   w D  write to it, delete it   l  look at its name   c  run its code
-    s    a text, or `@` and a file                  p a  a path or name of the project, or any text
-    g O  a revision or a file to read, to replace   i y  packages of Python, of npm
-    t x  a text, anything                           X 0  another program with its words, none
+A kind has a letter of this table or of `TEXTS` for each operand. A star repeats the letter before
+it; the letters after a star are for the last operands.
 
-Signs behind it: `+` changes something where it stands, `%` does if it has operands, `@` fetches
-something, `!` runs the project's own code (all medium), `~` may make links, so that the paths of
-later commands are not known, `^` is high, for the reason that follows.
+| letters | operand |
+|---|---|
+| `r`, `R` | a file to read, a folder to read |
+| `w`, `D` | a path to write to, a path to delete |
+| `l`, `c` | a path whose name is looked at, a file whose code is run |
+| `s` | a text, or `@` and a file |
+| `p`, `a` | a path or name of the project, or that or any text |
+| `g`, `O` | a revision or a file to read, a file to replace |
+| `i`, `y` | a package of Python, of npm |
+| `t`, `x` | a text, anything |
+| `X`, `0` | another program with its words, none |
+
+Signs after a kind:
+
+| sign | the program |
+|---|---|
+| `+`, `%` | changes something where it stands, does so if it has operands (medium) |
+| `@`, `!` | fetches something, runs the project's own code (medium) |
+| `~` | may make links, so that the paths of later commands are not known |
+| `^` | is high, for the reason that follows |
 """
 
 from __future__ import annotations
@@ -222,23 +239,24 @@ uvx,pipx,bunx,brew,gem,rustup ^ fetches a program and runs it
 su,sudo,doas,chroot,nsenter,pkexec ^ runs it with more rights
 """
 
-# Letters of a kind whose words are looked at for what they are alone: the text that is allowed, and
-# why another one is high (`!`) or unknown (`?`). Lines that begin with a blank go on. `m` is a
-# variable of make, `v` permissions, `j` a program of jq, `G` a setting of git.
+# Letters of a kind whose words are judged by their text alone. Each has a pattern of the allowed
+# texts, and the reason why another text is high (`!`) or unknown (`?`). Lines that begin with a
+# blank continue the one before. `m` is a variable of make, `v` permissions, `j` a program of jq,
+# `G` a setting of git.
 TEXTS = r"""
-e? [\w.+-]+  # is given what may change something, or is read
+e? [\w.+-]+  # is given a text that may change something, or name a file to read
 d? \+.*  # may set the clock
 z! %\d*|[1-9]\d+|[2-9]|\x02  # ends processes that are not known beforehand
-y? (?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?  # installs what is
-  no name
+y? (?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?  # installs something
+  other than a named package
 i? [A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:\s*(?:,\s*)?(?:[=!~<>]?=|===
- |[<>])\s*[\w.*+!-]+)*  # installs what is no name
+ |[<>])\s*[\w.*+!-]+)*  # installs something other than a named package
 m? (?!(?:SHELL|MAKEFLAGS)=)\w+(?::\w+)?=(?:\d*|yes|no|true|false|on|off|release|debug
  |RelWithDebInfo|MinSizeRel|gcc|clang|cc|g\+\+|clang\+\+
  |python3?)  # is given a variable that may run something
 v! 0?[0-7][0-7][0145]|[ugoa]*[-+=][rxX]*|[ug]+[-+=][rwxX]*|\+[rwxX]*
  |[ugoa]*-[rwxX]*(?:,[ug]*[-+=][rwxX]*)*|u=[rwx]*(?:,(?:g|o
- |go)=[rx]*)*  # lets everybody write, or lends rights
+ |go)=[rx]*)*  # lets all users write, or grants rights
 P? importtime|dev|utf8|faulthandler|tracemalloc  # may import something
 j? (?!(?s:.*)(?:\$ENV|(?<![.\w$\"])env\b|\b(?:import|include|input_filename|get_search_list)\b
  |\$__prog))(?s:.*)  # has a program that may read the environment or other files
@@ -260,7 +278,7 @@ worktreeconfig renames conflictstyle auto sparsecheckout postbuffer version enab
 """
 # Programs that only read the files behind their other words.
 READERS = word_set("cat du echo egrep fgrep file grep head ls md5sum sha256sum stat tail wc")
-# Programs that write what they are given; so do redirections, and copies of what is such.
+# Programs that write given text; redirections do the same, and copies of such files.
 WRITERS = word_set("tee sed curl wget iconv sort uniq xxd git.mv")
 # Programs of the npm packages of their name.
 NODE_TOOLS = word_set("""
@@ -273,12 +291,12 @@ python python2 python3 pip pip3 node nodejs ruby perl php gcc g++ cc clang git m
 npm bash tar curl wget aws docker gh jq rg sqlite3 ffmpeg tsc conda uv ruff psql terraform kubectl
 openssl lua ipython jupyter deno Rscript cython julia rustc cargo ssh rsync zip unzip gdb htop patch
 """)
-# Programs whose options end at the first operand; those that have commands, such as git.
+# Programs whose options end at the first operand.
 STOPS = word_set(
     "awk gawk mawk timeout nice nohup stdbuf python node nodejs ruby perl bash sh dash zsh php lua"
     " java go.run xxd"
 )
-# Interpreters; programs that run one of the project's, and options that may stand before that.
+# Interpreters, programs that run a program of the project, and options that may precede its name.
 INTERPRETERS = word_set("bash sh dash zsh node nodejs ruby perl php lua tsx ts-node")
 RUNNERS = word_set("uv.run poetry.run pdm.run pipenv.run bundle.exec npm.exec pnpm.exec yarn.exec")
 RUN_OPTIONS = word_set(

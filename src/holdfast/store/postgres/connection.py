@@ -44,8 +44,8 @@ class PreparedStatements:
     """Executes statements on a connection outside a transaction. Each is prepared when it is used
     for the second time.
 
-    An execution by a cursor of psycopg takes the client as long as an append takes the server.
-    This one costs half of that.
+    An execution by a cursor of psycopg takes the client as long as an append takes the server. An
+    execution here takes half of that.
     """
 
     def __init__(self, pgconn: PGconn, adapters: AdaptersMap) -> None:
@@ -87,7 +87,7 @@ class PreparedStatements:
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
     def _answer(self) -> PGresult:
-        """Return the result of what was sent. Raises `psycopg.Error`."""
+        """Return the result of the sent statement. Raises `psycopg.Error`."""
         execution = generators.execute(self._pgconn)
         result = waiting.wait(execution, self._pgconn.socket, _WAIT_SECONDS)[-1]
         if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):

@@ -18,8 +18,8 @@ from holdfast.store.postgres.pool import Pool, StatementRows, broken
 # The largest number of writes, and of their bytes, in one statement.
 MAX_WRITES = 64
 MAX_BYTES = 1 << 20
-# So many writes go through the pool before a connection of its own is opened for them: a command
-# that writes a few events does not wait for it.
+# So many writes go through the pool before a separate connection is opened for them. A command that
+# writes a few events does not wait for it.
 _WRITES_THROUGH_POOL = 8
 _PATIENCE_SECONDS = 1.0  # for the statements of others; a write that waited longer goes alone
 
@@ -60,13 +60,13 @@ class _Waiting(ObjectStruct):
 class GroupCommit:
     """Executes the writes of any number of threads, one statement at a time.
 
-    A thread that finds no statement under way executes its own write at once. Those that come
-    meanwhile wait; then the first of them executes all. A group that fails is split: each of its
-    writes is executed alone, as if there had been no group.
+    A thread that finds no statement under way executes its own write at once. Threads that come
+    meanwhile wait; then the first of them executes all writes. A group that fails is split: each of
+    its writes is executed alone, as if there had been no group.
 
     Args:
-        pool: Connections for the first writes, and for those of a group that failed. The others
-            have one more: lending one costs the client more than a statement does.
+        pool: Connections for the first writes, and for those of a failed group. The other writes
+            have a separate connection, because lending one costs the client more than a statement.
         query: The statement of a group.
         columns: Returns the values of `query` for these writes.
     """
@@ -139,7 +139,7 @@ class GroupCommit:
                 one.signal.release()
 
     def _gather(self, own: _Waiting) -> list[_Waiting]:
-        """Return the group of a leader, and remove it from those that wait."""
+        """Return the group of a leader, and remove it from the waiting writes."""
         group, size = [own], own.write.size
         with self._lock:
             for one in self._waiting[: MAX_WRITES - 1]:

@@ -15,8 +15,8 @@ from holdfast.store.base import Batch, changes_tags
 from holdfast.store.nul_text import escaped
 from holdfast.store.postgres.pool import integers
 
-# The parts of an append. `moved` is the fence: it is empty unless the lease is the newest and the
-# events follow the last one, and every other part writes rows of `moved` alone.
+# The parts of an append. `moved` is the fence. It is empty unless the lease is the newest and the
+# events follow the last one. Every other part writes only rows of `moved`.
 _MOVED: LiteralString = """
 WITH moved AS (
     UPDATE conversations SET last_seq = %(last)s, status = %(status)s, title = %(title)s,
@@ -55,7 +55,7 @@ _DONE: LiteralString = """, done AS (
     WHERE i.number = d.number AND i.conversation = m.number
 )
 """
-# The update of a blob that is there locks it against being freed.
+# The update of an existing blob locks it against removal.
 _BLOBS: LiteralString = """, kept AS (
     INSERT INTO blobs (id, data)
     SELECT b.id, b.data FROM moved, unnest(%(blob_ids)s::text[], %(blobs)b::bytea[]) AS b(id, data)
@@ -123,8 +123,8 @@ _TEXTS_OF_FIRST = ("spawned_by", "spawner", "parent")
 
 
 class Append(NamedTuple):
-    """The statement of a batch and its values. It returns one row, the channels of its followers;
-    none if the fence refused it. `grouped` is True if it may be part of a `GROUP`."""
+    """The statement of a batch and its values. The statement returns one row, the channels of its
+    followers; none if the fence refused it. `grouped` is True if it may be part of a `GROUP`."""
 
     query: LiteralString
     values: dict[str, Any]

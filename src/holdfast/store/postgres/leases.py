@@ -1,9 +1,9 @@
 """The owner of a store's leases: a row whose heartbeat keeps all of them alive.
 
-A lease lives while its owner has a row. Whoever wants the lease of an owner whose last beat is too
-old deletes that row first: an owner that comes back, such as from a SIGSTOP, then finds that it has
-lost all its leases. Beats and their age go by the clock of the database. What an owner may still
-begin goes by a clock of its own that only runs forward.
+A lease lives while its owner has a row. If an owner's last beat is too old, another store deletes
+that row before it takes a lease. An owner that comes back, such as from a SIGSTOP, then finds that
+it has lost all its leases. Beats and their age are measured by the clock of the database. An owner
+decides by its own clock, which only runs forward, what it may still begin.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from holdfast.store.postgres.pool import Connection, Pool, integers, reason
 
 _log = logging.getLogger("holdfast")
 
-# The part of a lease that is left out of `LeaseOwner.confirms`: the time between a confirmation and
-# the effect that it allows, and differences in speed between two clocks.
+# The part of a lease that `LeaseOwner.confirms` leaves out: the time between a confirmation and its
+# effect, and differences in speed between two clocks.
 _MARGIN = 1 / 6
 _BEATS_PER_LEASE = 3
 # A closing store tries this long to give its leases back. They end by themselves soon after.
 _CLOSE_SECONDS = 2.0
 
-# The condition that the owner `o` lives. While the database is down nobody can beat: after its
+# The condition that the owner `o` lives. While the database is down no owner can beat, so after its
 # start every owner has the time of a lease.
 LIVES = "greatest(o.beat, pg_postmaster_start_time()) + o.lease >= clock_timestamp()"
 _DIED = "greatest(beat, pg_postmaster_start_time()) + lease < clock_timestamp()"
@@ -95,8 +95,8 @@ WHERE c.number = g.number AND c.epoch = g.epoch RETURNING c.number
 """
 
 
-# Conversations that have work and no living owner: of dead owners, with undone commands, and those
-# that run and were given back.
+# Conversations that have work and no living owner: of dead owners, with undone commands, and
+# running ones that were given back.
 _OWNED = f"EXISTS (SELECT FROM owners o WHERE o.token = c.owner AND {LIVES})"
 ORPHANED = f"""
 SELECT c.number, c.id FROM conversations c
@@ -132,7 +132,7 @@ def release_group(releases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def running_clock() -> float:
-    """Return the seconds of a clock that nobody sets. On Linux it also counts the time that the
+    """Return the seconds of a clock that is never set. On Linux it also counts the time that the
     machine sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -167,8 +167,8 @@ class LeaseOwner:
         self._ending = threading.Event()
 
     def confirms(self, token: str) -> bool:
-        """Return True if the leases of `token` cannot have ended yet: it is this owner's present
-        name, and the last successful beat is younger than a lease may become."""
+        """Return True if the leases of `token` cannot have ended yet. `token` must be this owner's
+        present name, and its last successful beat young enough."""
         return token == self._token and self._clock() < self._until
 
     @property

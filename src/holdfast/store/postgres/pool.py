@@ -2,9 +2,10 @@
 again where that is safe.
 
 A single statement that is repeatable, or whose caller can tell whether it ran, goes to
-`Pool.execute`. Anything else goes to `Pool.run`, which finds out whether a transaction happened
-whose COMMIT got no answer: each one writes its number into the row of its connection in `attempts`.
-Its transaction id would not tell: a server that crashed uses the ids of lost transactions again.
+`Pool.execute`. Anything else goes to `Pool.run`, which finds out whether a transaction happened if
+its COMMIT got no answer. Each transaction writes its number into the row of its connection in
+`attempts`. Its transaction id would not tell, because a server that crashed uses the ids of lost
+transactions again.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ _ATTEMPTED = """
 INSERT INTO attempts VALUES (%s, 0, clock_timestamp()) ON CONFLICT (name)
 DO UPDATE SET at = excluded.at RETURNING number
 """
-# SQLSTATEs after which the connection is of no use: shutdowns (57P), lost connections (08), a
-# frozen transaction that was ended (25P03), and a primary that became a standby (25006).
+# SQLSTATEs after which the connection is useless: shutdowns (57P), lost connections (08), an ended
+# frozen transaction (25P03), and a primary that became a standby (25006).
 _BROKEN = ("57P01", "57P02", "57P03", "57P05", "25P03", "25006")
 # Errors of a transaction that has not happened and may be tried again: a deadlock, and a conflict
 # of serializable transactions.
@@ -73,7 +74,7 @@ _AGAIN = ("40P01", "40001")
 
 class _Turns:
     """A number of places that waiting threads get in turn. With a `threading.Semaphore`, a thread
-    that gives its place back and wants another one at once passes those that wait, for ever."""
+    that gives its place back and wants another one at once could pass the waiting ones for ever."""
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -221,7 +222,7 @@ class Pool:
             connection.close()
 
     def close(self) -> None:
-        """Close all connections, those that are lent as they come back. Idempotent."""
+        """Close all connections; lent ones when they come back. Idempotent."""
         self.closed = True
         self.drop()
 
@@ -246,9 +247,9 @@ class Pool:
         raise self._away()
 
     def run(self, work: Callable[[Cursor], T], repeatable: bool = False) -> T:
-        """Run `work` in a transaction, and again if that has not happened; if `work` is
-        `repeatable`, it may run again although it has. It has no other effects. Raises
-        `StoreError`, and the `HoldfastError`s of `work`."""
+        """Run `work`, which has no other effects, in a transaction, and again if that has not
+        happened. A `repeatable` `work` may run again although it has. Raises `StoreError`, and the
+        `HoldfastError`s of `work`."""
         for deadline in self._attempts():
             connection: Connection | None = None
             number: AttemptNumber | None = None

@@ -16,9 +16,9 @@ FORMAT = 2  # in the table `about`; a newer Holdfast writes a higher one
 # Ids and keys may have any length, which an index of values does not take. A hash index does, and
 # EXCLUDE ... USING hash (x WITH =) makes its column unique.
 #
-# An epoch is issued once, whatever the conversation, so that no old lease fits a conversation that
-# was deleted and created again. An append changes no indexed column of `conversations`, and its
-# fillfactor leaves room on the page: the new version of the row then needs no new index entry.
+# An epoch is issued once for all conversations, so that no old lease fits a conversation that was
+# deleted and created again. An append changes no indexed column of `conversations`, and the table's
+# fillfactor leaves room on the page. The new version of the row then needs no new index entry.
 _FIRST: tuple[LiteralString, ...] = (
     "CREATE SEQUENCE epochs",
     # beat: the last sign of life, by the clock of the database. A store's leases end `lease` later.
@@ -128,7 +128,7 @@ _FIRST: tuple[LiteralString, ...] = (
     """,
     "CREATE INDEX reservations_by_key ON reservations USING hash (key)",
     "CREATE INDEX reservations_by_root ON reservations USING hash (root)",
-    # One row per timer: whoever writes it has locked the conversation's row.
+    # One row per timer. Its writer has locked the conversation's row.
     """
     CREATE TABLE timers (
         conversation bigint NOT NULL,
@@ -202,7 +202,7 @@ def prepare(connection: Connection[TupleRow], schema: str, place: str) -> None:
 
 
 def _format(connection: Connection[TupleRow], schema: str, place: str) -> int:
-    """Return the format of the schema's tables, 0 if there are none."""
+    """Return the format of the schema's tables, 0 without tables."""
     if connection.execute(_ABOUT, (schema,)).fetchone() is None:
         return 0
     row = connection.execute("SELECT format FROM about").fetchone()

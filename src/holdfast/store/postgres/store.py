@@ -125,17 +125,16 @@ class PostgresStore(Store):
     """A `Store` in the Postgres database `dsn`, shared by any threads, processes and machines.
 
     A store's leases live while it renews its row in the table of owners, three times in
-    `lease_seconds`. Whoever wants the lease of a store that has not done so may then take it. The
-    clock of the database decides, so machines may disagree about the time.
+    `lease_seconds`. Another store may take the leases of one that has not done so. The clock of the
+    database decides, so machines may disagree about the time.
 
-    While the database is away, methods wait for it. An append whose answer was lost is found out
-    by reading it back.
+    While the database is away, methods wait for it. An append whose answer was lost is read back.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`, or libpq's keywords and values. A
             connection pooler in front must keep a session to one connection (PgBouncer's
             `pool_mode = session`).
-        schema: The schema of the tables. It is created if it does not exist.
+        schema: The schema of the tables, created if it does not exist.
         pool_size: The most connections for statements. Up to five more renew leases, listen, and
             write what several threads ask for at once.
         lease_seconds: Seconds after which the leases of a store without a sign of life may be
@@ -145,7 +144,7 @@ class PostgresStore(Store):
         bell: Rung for each posted command, in the transaction of the post (a psycopg cursor).
 
     Raises `StoreError` in one line if the database cannot be reached, is older than PostgreSQL 14
-    or was written by a newer Holdfast, `ConfigurationError` for wrong arguments.
+    or was written by a newer Holdfast. Raises `ConfigurationError` for wrong arguments.
     """
 
     def __init__(
@@ -304,7 +303,7 @@ class PostgresStore(Store):
 
     @staticmethod
     def _row(rows: Sequence[Sequence[int]], lease: Lease) -> int:
-        """Return the only value of the first row. Raises `Fenced` if there is none."""
+        """Return the only value of the first row. Raises `Fenced` without a row."""
         if not rows:
             raise base.fenced_error(lease)
         return rows[0][0]

@@ -47,8 +47,8 @@ SELECT e.conversation, e.seq, e.crc, e.data
 FROM unnest(%s::bigint[], %s::bigint[]) AS w(number, after)
 JOIN events e ON e.conversation = w.number AND e.seq > w.after ORDER BY 1, 2
 """
-# A free lease is taken, used and given back by one statement. `free` is the fence. It waits for
-# nobody: a row that another transaction has locked is about to get an owner.
+# A free lease is taken, used and given back by one statement. `free` is the fence, which never
+# waits: a row that another transaction has locked is about to get an owner.
 _FIRE: LiteralString = """
 WITH given AS (
     SELECT * FROM unnest(%(number)s::bigint[], %(epoch)s::bigint[], %(before)s::bigint[],
@@ -145,7 +145,7 @@ def _post(db: Cursor, rows: Sequence[DueRow]) -> dict[int, int]:
 def _fire(
     db: Cursor, rows: Sequence[DueRow], now: datetime, fire: FireTimers, channel: str
 ) -> dict[int, tuple[str, int, int, list[str]]]:
-    """Fire timers of conversations that nobody holds. Return those that were written, as
+    """Fire timers of conversations with a free lease. Return the written conversations, as
     `RungTimers.appended`, by their numbers."""
     rows_by_number = {row.number: row for row in rows if row.fires}
     if not rows_by_number:

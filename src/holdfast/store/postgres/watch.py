@@ -1,9 +1,9 @@
 """Notices of a Postgres store: lease holders learn of commands, followers of new events, from any
 store on the same database.
 
-Every store has a channel of its own. A NOTIFY takes a lock that makes all commits with one wait
-for each other, so it is sent after the commit that it is about, and only to stores that listen for
-that conversation. A notice may be lost with its sender. Behind it is a poll.
+Every store has its own channel. A NOTIFY takes a lock that makes all commits with one wait for each
+other. So it is sent after its commit, and only to stores that listen for that conversation. A
+notice may be lost with its sender; a poll then finds the change.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from holdfast.store.postgres.pool import Connection, Pool, reason
 _log = logging.getLogger("holdfast")
 
 POLL_SECONDS = 1.0
-# A new follower's conversation is polled faster at first: it may not exist yet, and an append that
-# began before the follower was known tells nobody.
+# A new follower's conversation is polled faster at first. It may not exist yet, and an append that
+# began before the follower was known sends no notice.
 _NEW_POLL_SECONDS = 0.05
 _NEW_SECONDS = 0.25
 
@@ -135,8 +135,8 @@ class Listener:
             _call(holder.notify)
 
     def send(self, channels: Sequence[str], what: str = "") -> None:
-        """Notify other stores, by their channels, that there is something to look at: `what` are
-        the number of a conversation and its last seq, or nothing."""
+        """Notify other stores, by their channels, of a change. `what` is the number of a
+        conversation and its last seq, or nothing."""
         others = {channel for channel in channels if channel not in ("", self._channel)}
         if others:
             with suppress(StoreError):  # the poll finds it

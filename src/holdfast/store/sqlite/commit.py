@@ -36,9 +36,9 @@ class Job(Generic[T]):
     """One write, which any thread may run inside its transaction.
 
     `work` runs a second time if the first transaction was rolled back. A `HoldfastError` from it
-    means that nothing was written. `mark` is, for an append: the conversation's number, its
-    epoch, the last seq. Before a job that is `final`, such as the end of a run, the file is checked
-    in any case: nothing may write later and find that it is gone.
+    means that nothing was written. `mark` is, for an append: the conversation's number, its epoch,
+    the last seq. Before a `final` job, such as the end of a run, the file is always checked.
+    Without a later write, its loss would go unnoticed.
     """
 
     __slots__ = ("done", "error", "final", "gate", "mark", "result", "work")
@@ -146,7 +146,8 @@ class Committer:
         if job.gate is None:
             gate = threading.Lock()
             gate.acquire()
-            # Check again before waiting: a thread that finished before it saw the gate woke nobody.
+            # Check again before waiting: a thread that finished before it saw the gate woke no
+            # other.
             job.gate = gate
         else:
             # The timeout covers a committing thread that Ctrl-C kept from waking the others.

@@ -176,9 +176,9 @@ class ReadConnection:
 class ReadOnlyConnection(ReadConnection):
     """A connection that reads a store's file and changes neither it nor its folder.
 
-    It works on a writable or read-only folder, with or without a process that writes. After each
-    read, the class checks whether the file changed. If so, it reconnects (`connect_unchanged`) and
-    reads again, so that the function to read with may be called more than once.
+    The folder may be writable or read-only, with or without a process that writes. After each read,
+    the class checks whether the file changed. If so, it reconnects (`connect_unchanged`) and reads
+    again, so that the function to read with may be called more than once.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:

@@ -58,9 +58,9 @@ def read(
 ) -> tuple[int, int]:
     """Read a conversation's events after `after_seq` in one snapshot, at most `limit` of them.
 
-    `after_seq=None` starts after the condensed events. Each row goes to `take(expected seq, seq,
-    crc, data)` as it is read. Decoding rows at once saves a second copy in memory, which costs as
-    much as the reading in long journals.
+    `after_seq=None` starts after the condensed events. Each row goes to
+    `take(expected seq, seq, crc, data)` at once. Decoding rows at once saves a second copy in
+    memory, which costs as much as the reading in long journals.
 
     Returns the seq before the first event and the seq of the last one that were asked for, or
     (0, 0) for an unknown conversation.

@@ -62,8 +62,8 @@ def marks(store: Path) -> list[Mark]:
 
 
 def owners_folder(store: Path) -> Path:
-    """Return the folder of a store's owner files. It lies beside the real file, so that links to
-    the store share their owners."""
+    """Return the folder of a store's owner files, beside the real file, so that links to the store
+    share their owners."""
     return Path(f"{store.resolve()}-owners")
 
 

@@ -1,9 +1,9 @@
 """A reader of SQLite files that works without SQLite, for files that SQLite gives up on.
 
-It reads pages as the -wal has them, and the rows on a page. It follows
-https://sqlite.org/fileformat2.html; numbers in comments are sections of it. The reader neither
-writes nor locks, and trusts no byte. It leaves out whatever does not add up; its caller decides
-by checksums what to believe.
+The reader reads pages, also from the -wal, and the rows on a page. The format is that of
+https://sqlite.org/fileformat2.html; numbers in comments are its sections. The reader neither writes
+nor locks, and trusts no byte. Inconsistent parts are left out; the caller decides by checksums
+which rows to believe.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint_before(data: bytes, end: int, length: int) -> int | None:
-    """Return the varint whose `length` bytes end before `end`, None if there is none."""
+    """Return the varint whose `length` bytes end before `end`, or None."""
     if (
         end < length
         or any(byte < 0x80 for byte in data[end - length : end - 1])

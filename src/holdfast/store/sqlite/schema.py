@@ -13,8 +13,8 @@ APPLICATION = 0x486F6C64  # PRAGMA application_id: "Hold"
 
 # The number of WAL pages that triggers a checkpoint, after which the WAL is reused from its start.
 # Rare checkpoints are cheaper: an append writes three pages, mostly the same ones, and each
-# checkpoint copies and syncs them. (With 100 pages, an append without syncs took 1.4 times the CPU
-# and twice the time.) But every fsync also writes metadata while the WAL grows: the first 250
+# checkpoint copies and syncs them. With 100 pages, an append without syncs took 1.4 times the CPU
+# and twice the time. But every fsync also writes metadata while the WAL grows. The first 250
 # durable appends of a new store took 1.4 times as long with 1,000 pages as with 250.
 SMALL_WAL_PAGES, LARGE_WAL_PAGES = 250, 1000
 
@@ -29,10 +29,14 @@ _FIRST = (
     "CREATE TABLE events (key INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL)",
 )
 
-# Format 2: notes, forks, inboxes and blobs. base: the events that a fork shares, as JSON
-# [[number, last seq], ...] in order; its own events follow the last one. inbox: data is NULL once
-# the command is done; the row stays, so that its key remains known. A row with the key '' whose
-# conversation does not exist marks events of that number for freeing (see `lineage`).
+# Format 2: notes, forks, inboxes and blobs.
+#
+# base: the events that a fork shares, as JSON [[number, last seq], ...] in order; its own events
+# follow the last one.
+#
+# inbox: data is NULL once the command is done; the row stays, so that its key remains known. A row
+# with the key '' whose conversation does not exist marks events of that number for freeing (see
+# `lineage`).
 _SECOND = (
     "ALTER TABLE conversations ADD COLUMN notes TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE conversations ADD COLUMN parent TEXT NOT NULL DEFAULT ''",
@@ -56,7 +60,7 @@ _SECOND = (
     "CREATE INDEX blob_refs_by_id ON blob_refs(id)",
 )
 
-# Format 3: trees of conversations, and what they may spend (see `budgets`).
+# Format 3: trees of conversations, and their budgets (see `budgets`).
 _THIRD = (
     "ALTER TABLE conversations ADD COLUMN spawned_by TEXT NOT NULL DEFAULT ''",
     "CREATE INDEX conversations_spawned ON conversations(spawned_by) WHERE spawned_by <> ''",
@@ -98,7 +102,8 @@ _SIXTH = (
 
 def clear_log(timeout: float) -> str:
     """Return statements that empty the write-ahead log, which otherwise holds deleted content until
-    it is overwritten. They wait for readers only briefly, since writers wait meanwhile."""
+    it is overwritten. The statements wait for readers only briefly, since writers wait
+    meanwhile."""
     waits = f"PRAGMA busy_timeout = {round(timeout * 1000)}"
     return f"PRAGMA busy_timeout = 100; PRAGMA wal_checkpoint(TRUNCATE); {waits}"
 
@@ -170,8 +175,8 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
 
 
 def _is_done(db: sqlite3.Connection, statement: str) -> bool:
-    """Return True if what a statement adds is there. An older Holdfast that had the file open may
-    have written its own format over a newer one."""
+    """Return True if the object that a statement adds exists. An older Holdfast that had the file
+    open may have written its own format over a newer one."""
     match statement.split()[:6]:
         case ["ALTER", "TABLE", name, "ADD", "COLUMN", column]:
             columns = db.execute("SELECT name FROM pragma_table_info(?)", (name,)).fetchall()
@@ -197,7 +202,7 @@ def _insist(db: sqlite3.Connection, statement: str, timeout: float) -> object:
             return row[0] if row else None
         except sqlite3.OperationalError as error:
             # If several processes open a new file at once, SQLite fails for some immediately,
-            # whatever the timeout.
+            # ignoring the timeout.
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)

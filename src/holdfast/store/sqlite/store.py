@@ -82,7 +82,7 @@ _TAGGED = (
 _FORKED = "parent <> '' AND "
 _SET_TAGS = "UPDATE conversations SET tags = ? WHERE number = ?"
 
-# A dead owner may hold conversations at rest: whoever takes the lease gives it back.
+# A dead owner may hold conversations at rest. The taker of such a lease gives it back.
 _DEAD = "holder IN (SELECT value FROM json_each(:dead))"
 _ORPHANED = f"""
 SELECT id, number FROM conversations WHERE holder <> '' AND {_DEAD} AND spawned_by = ''
@@ -164,7 +164,7 @@ class _Rung(NamedTuple):
 
 
 def _tails(db: sqlite3.Cursor, rows: Sequence[DueRow]) -> dict[int, list[tuple[int, int, Any]]]:
-    """Return the seqs, checksums and JSON of the tails of conversations that nobody holds."""
+    """Return the seqs, checksums and JSON of the tails of conversations with a free lease."""
     rows_by_number = {row.number: row for row in rows if row.fires}
     return {
         number: db.execute(
@@ -193,13 +193,13 @@ class SQLiteStore(Store):
     `notify`.
 
     Args:
-        durability: "durable" (default): an event is on disk when `append` returns, and writes
-            that wait at the same time share one fsync. "process": no fsync; the event survives
-            the death of the process, but not of the machine.
+        durability: With "durable" (default) an event is on disk when `append` returns, and writes
+            that wait at the same time share one fsync. With "process" there is no fsync: an event
+            survives the death of the process, but not of the machine.
         timeout: Seconds to wait for another process that writes.
-        read_only: Open an existing store for reading, listing and following, also beside a
-            process that writes it, and on a disk or in a folder that cannot be written. Nothing
-            is changed or created; every writing method raises `StoreError`.
+        read_only: Open an existing store for reading, listing and following. Another process may
+            write it, and the disk or folder may be read-only. Nothing is changed or created; every
+            writing method raises `StoreError`.
         lease_seconds: Seconds after which a lease without a sign of life ends, where no lock
             decides.
         bell: Rung for each posted command, in the transaction of the post.

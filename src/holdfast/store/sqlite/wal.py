@@ -1,5 +1,5 @@
-"""A reader of SQLite write-ahead logs that works without SQLite. It finds the committed frames,
-also those of a damaged log that can still be proven.
+"""A reader of SQLite write-ahead logs that works without SQLite. The result is the committed
+frames, also the provable ones of a damaged log.
 
 Written from https://sqlite.org/fileformat2.html, section 4.
 """
@@ -14,12 +14,12 @@ _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
 class Wal:
-    """The contents of a write-ahead log (section 4): `pages`, the offset of the newest committed
-    frame of each page; `committed`, the number of pages that the file then has.
+    """The contents of a write-ahead log (section 4). `pages` has the offset of the newest committed
+    frame of each page, `committed` the number of pages that the file then has.
 
     SQLite stops at the first frame whose checksum does not match. Each frame carries the running
-    checksum up to itself, so the frames after a damaged one can still be proven. They are used
-    if a commit is among them. Frames after the last commit were never acknowledged.
+    checksum up to itself, so the frames after a damaged one can still be proven. If a commit is
+    among them, they are used. Frames after the last commit were never acknowledged.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Change notifications of an SQLite file: lease holders learn of commands and of the loss of their
-lease, followers of new events, whoever wrote them.
+"""Change notifications of an SQLite file, from any writer. Lease holders learn of commands and of
+the loss of their lease, followers of new events.
 
-One daemon thread per store polls a counter of SQLite's 10 to 20 times a second while anyone
-listens. It reads the tables only if the counter moved. The same thread is the owner's heartbeat.
+One daemon thread per store polls a counter of SQLite 10 to 20 times a second while anyone listens.
+The tables are read only if the counter moved. The same thread is the owner's heartbeat.
 """
 
 from __future__ import annotations
