@@ -17,7 +17,7 @@ import pytest
 from holdfast.commands import Pause, Send
 from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
 from holdfast.store import Batch, Blob, SQLiteStore, Summary, blob_id
-from holdfast.store.sqlite import lineage, schema
+from holdfast.store.sqlite import removal, schema
 from holdfast.store.sqlite.owner import Owner
 from tests.paths import DATA
 from tests.store.test_store import append, message, seqs, summary
@@ -373,13 +373,13 @@ def test_a_big_delete_lets_others_write_between_its_steps(
         fill(store, "big", 1000, 100)
         lease = other.acquire("c")
         steps: list[int] = []
-        free = lineage.free_slice
+        free = removal.free_slice
 
         def step(db: sqlite3.Cursor) -> bool:
             steps.append(len(other.read("c")))
             return free(db)
 
-        monkeypatch.setattr(lineage, "free_slice", step)
+        monkeypatch.setattr(removal, "free_slice", step)
         with ThreadPoolExecutor(1) as pool:
             deleting = pool.submit(store.delete, "big")
             seq = 0
@@ -387,26 +387,26 @@ def test_a_big_delete_lets_others_write_between_its_steps(
                 seq += 1
                 append(other, lease, seq)
             deleting.result()
-        assert len(steps) >= 1000 / lineage.SLICE_ROWS
+        assert len(steps) >= 1000 / removal.SLICE_ROWS
         assert seqs(other, "c") == list(range(1, seq + 1))
 
 
 @pytest.mark.slow
 def test_a_delete_that_was_broken_off_is_finished_by_the_next(path: Path, start: Start) -> None:
     other = start("""
-    from holdfast.store.sqlite import lineage
+    from holdfast.store.sqlite import removal
     store = SQLiteStore(path)
     append(store, store.acquire("gone"), *range(1, 1001))
     append(store, store.acquire("c"), 1)
     store.close()
     store = SQLiteStore(path)
-    free, steps = lineage.free_slice, []
+    free, steps = removal.free_slice, []
     def step(db):
         steps.append(1)
         if len(steps) == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return free(db)
-    lineage.free_slice = step
+    removal.free_slice = step
     store.delete("gone")
     """)
     other.wait()

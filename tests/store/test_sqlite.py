@@ -28,6 +28,7 @@ from holdfast.errors import (
     UnreadableEvent,
 )
 from holdfast.store import Batch, DueTimer, SQLiteStore, Summary, TimerRow
+from holdfast.store.sqlite import journal
 from holdfast.store.sqlite.commit import Committer
 from holdfast.store.sqlite.owner import Owner
 from holdfast.store.sqlite.schema import FORMAT
@@ -619,7 +620,7 @@ def test_ctrl_c_leaves_no_append_behind_for_a_later_commit(path: Path) -> None:
 
 def test_ctrl_c_within_a_commit_writes_all_of_it_or_nothing(path: Path) -> None:
     with SQLiteStore(path) as store:
-        write_batch = store._write_batch
+        write_batch = journal.append
 
         def interrupted(lease: Any, *rest: Any) -> None:
             write_batch(lease, *rest)
@@ -628,7 +629,7 @@ def test_ctrl_c_within_a_commit_writes_all_of_it_or_nothing(path: Path) -> None:
 
         leases = [store.acquire(f"c{n}") for n in range(3)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store, "_write_batch", interrupted)
+            patch.setattr(journal, "append", interrupted)
             outcomes = together(
                 store, [lambda lease=lease: append(store, lease, 1) for lease in leases]
             )

@@ -1,18 +1,17 @@
 """Location of a conversation's events in an SQLite file: its own rows, and rows that a fork
-shares. Also frees the rows that no conversation needs."""
+shares."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from holdfast import events as ev
+from holdfast.events import AnyEvent
 from holdfast.store.sqlite import schema
-
-# The amount that one transaction frees, about 10 ms. No other process can write meanwhile.
-SLICE_ROWS = 200  # events, or pages
-SLICE_BYTES = 4_000_000
 
 
 class Stretch(NamedTuple):
@@ -27,13 +26,14 @@ def stretches(number: int, last_seq: int, base: str) -> list[Stretch]:
     """Return the ranges of rows that hold a conversation's events, in order."""
     ranges: list[Stretch] = []
     after = 0
-    for source, last in (*_read_ranges(base), (number, last_seq)):
+    for source, last in (*read_ranges(base), (number, last_seq)):
         ranges.append(Stretch(source, after, last))
         after = last
     return ranges
 
 
-def _read_ranges(base: str) -> list[tuple[int, int]]:
+def read_ranges(base: str) -> list[tuple[int, int]]:
+    """Return the number and the last shared seq of each conversation that a fork shares rows of."""
     return json.loads(base) if base else []
 
 
@@ -46,6 +46,7 @@ def base_of_fork(number: int, base: str, seq: int) -> str:
 
 _FIND = "SELECT number, last_seq, base, condensed FROM conversations WHERE id = ?"
 _FIND_1 = "SELECT number, last_seq, '', 0 FROM conversations WHERE id = ?"  # in a file of format 1
+INSERT = "INSERT INTO events (key, crc, data) VALUES (?, ?, ?)"
 ROWS = "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key > ? AND key <= ? ORDER BY key"
 
 
@@ -95,67 +96,11 @@ def read(
         db.execute("COMMIT")
 
 
-# --- freeing ---
-
-
-def mark_to_free(db: sqlite3.Cursor, number: int, base: str) -> None:
-    """Mark the events of a removed conversation and of its removed origins for freeing."""
-    mark = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, '', NULL)"
-    for one in {number, *(source for source, _ in _read_ranges(base))}:
-        if db.execute("SELECT 1 FROM conversations WHERE number = ?", (one,)).fetchone() is None:
-            db.execute(mark, (one,))
-
-
-_SIZES = """
-SELECT key, length(data) + (SELECT coalesce(sum(length(b.data)), 0)
-FROM blob_refs r JOIN blobs b ON b.id = r.id WHERE r.key = events.key)
-FROM events WHERE key > ? AND key < ? ORDER BY key LIMIT ?
-"""
-
-
-def free_slice(db: sqlite3.Cursor) -> bool:
-    """Free some unneeded events with their blobs. Return False if none are left."""
-    query = (
-        "SELECT conversation FROM inbox WHERE key = ''"
-        " AND NOT EXISTS (SELECT 1 FROM conversations WHERE number = inbox.conversation) LIMIT 1"
-    )
-    row = db.execute(query).fetchone()
-    if row is None:
-        return False
-    number = row[0]
-    start, end = (number << 32) + _last_shared_seq(db, number), (number + 1) << 32
-    until, size = None, 0
-    for key, length in db.execute(_SIZES, (start, end, SLICE_ROWS)).fetchall():
-        until, size = key, size + length
-        if size > SLICE_BYTES:
-            break
-    if until is None:
-        db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
-        until = end
-    keys = (start, until)
-    query = "SELECT DISTINCT id FROM blob_refs WHERE key > ? AND key <= ?"
-    ids = db.execute(query, keys).fetchall()
-    db.execute("DELETE FROM blob_refs WHERE key > ? AND key <= ?", keys)
-    query = "DELETE FROM blobs WHERE id = ? AND id NOT IN (SELECT id FROM blob_refs)"
-    db.executemany(query, ids)
-    db.execute("DELETE FROM events WHERE key > ? AND key <= ?", keys)
-    return True
-
-
-def _last_shared_seq(db: sqlite3.Cursor, number: int) -> int:
-    """Return the last event under this number that a fork shares."""
-    query = "SELECT base FROM conversations WHERE base <> '' AND instr(base, ?)"
-    bases = db.execute(query, (f"[{number},",))
-    seqs = [last for (base,) in bases for source, last in _read_ranges(base) if source == number]
-    return max(seqs, default=0)
-
-
-def free_pages(db: sqlite3.Connection) -> int:
-    """Return the number of pages that `auto_vacuum` can return to the file system."""
-    if not db.execute("PRAGMA auto_vacuum").fetchone()[0]:
-        return 0
-    return db.execute("PRAGMA freelist_count").fetchone()[0]
-
-
-# Run as a script: Python takes one step of a statement, which would free a single page.
-GIVE_BACK = f"PRAGMA incremental_vacuum({SLICE_ROWS})"
+def rows_of(number: int, events: Sequence[AnyEvent]) -> list[tuple[int, int, bytes]]:
+    """Return the rows of new events under a conversation's `number`, for `INSERT`. Raises
+    `UnreadableEvent`."""
+    first = number << 32
+    return [
+        (first + event.seq, zlib.crc32(data), data)
+        for event, data in zip(events, ev.records(events), strict=True)
+    ]
