@@ -37,7 +37,7 @@ def acp(options: Namespace, env: Mapping[str, str]) -> Exit:
         text = "Serving ACP on standard input and output, for an editor that starts this command."
         Console(env, out=sys.stderr).notice(f"{text} Ctrl-D ends it.", "dim")
     if options.agent is None:
-        model_of(options, env, True)  # a missing model or key is told at once
+        model_of(options, env, True)  # reports a missing model or key at once
     elif not path_of(options.agent).is_file():
         raise UsageError(f"--agent: there is no file {options.agent!r}")
     hidden = secrets_of(env, options.secret)

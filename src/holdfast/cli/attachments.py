@@ -29,8 +29,8 @@ _TYPED = re.compile(r"(?P<type>[a-z]+/[\w.+-]+)=(?P<place>.+)", re.DOTALL)
 def attachments(
     places: Iterable[str], option: str = "--attach", before: Iterable[FileContent] = ()
 ) -> tuple[FileContent, ...]:
-    """Return the files at the paths and addresses that `option` names. They and the files `before`
-    them belong to one message. Raises `UsageError`."""
+    """Return the files at the paths and addresses that `option` names. The files `before` belong to
+    the same message. Raises `UsageError`."""
     files: list[FileContent] = []
     bytes_left = MAX_BYTES - sum(len(file.data) for file in before)
     for place in places:
@@ -40,8 +40,8 @@ def attachments(
 
 
 def split_places(text: str) -> list[str]:
-    """Return the paths and addresses in a line: one path as it stands, or several in the form of a
-    shell, which is also how a terminal pastes the path of a file that is dragged into it."""
+    """Return the paths and addresses in a line: one unquoted path, or several in the form of a
+    shell. A terminal pastes the path of a file that is dragged into it in that form too."""
     text = text.strip()
     if text and os.path.lexists(os.path.expanduser(text)):
         return [text]
@@ -110,7 +110,7 @@ def _attachment(place: str, option: str, bytes_left: int) -> FileContent:
 
 
 def _scaled(what: str, file: FileContent) -> FileContent:
-    """Return a picture in the size that models take, and another file as it is."""
+    """Return a picture in the size that models take, and another file unchanged."""
     kind = image_type(file.data)
     if kind is None or not file.mime_type.startswith("image/"):
         return file

@@ -230,7 +230,8 @@ class CallPrompt(NamedTuple):
                 raise
 
     def _edit(self, pending: PendingConfirmation) -> bool:
-        """Approve the call with arguments that the user types. Return False if there are none."""
+        """Approve the call with arguments that the user types. Return False if the user types
+        none."""
         console, is_withdrawn = self.dialog.console, self._withdrawal_check(pending.call.id)
         edits = console.can_edit
         ascii_only = "utf" not in (sys.stdin.encoding or "").lower()

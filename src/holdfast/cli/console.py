@@ -73,9 +73,9 @@ class Console:
         self._notices = notices  # False: of the notices, only errors are written
         self.broken = False
         self.loss = Exit.BROKEN_PIPE  # the exit code for `broken`
-        self.stuck = False  # a write to `out` hangs, because nobody reads the pipe
+        self.stuck = False  # a write to `out` hangs, because the pipe has no reader
         self._lock = threading.RLock()
-        self._blank = True  # the last line is blank, or there is none
+        self._blank = True  # the last line is blank, or missing
         self._middle = False  # a streamed line has not ended
         self._status = ""
         self._since = 0.0
@@ -150,11 +150,11 @@ class Console:
         arguments: Mapping[str, Callable[[], Sequence[str]]],
         folder: Path,
     ) -> None:
-        """Give the input box of a `live` console what it shows and completes.
+        """Give the input box of a `live` console its line and its completions.
 
         Args:
             toolbar: Returns the line below the box; called on another thread.
-            commands: What each command does, by its name.
+            commands: The effect of each command, by its name.
             arguments: Return the words that may follow a command, by its name.
             folder: The folder of @paths.
         """
@@ -204,7 +204,8 @@ class Console:
         forget_typed()
 
     def typed(self) -> list[str]:
-        """Return the messages typed while nobody asked. Raises `EOFError` after Ctrl-D."""
+        """Return the messages that were typed while no question was open. Raises `EOFError` after
+        Ctrl-D."""
         lines: list[str] = []
         while select.select([sys.stdin], [], [], 0)[0]:
             if not (chunk := os.read(sys.stdin.fileno(), 65536)):

@@ -20,11 +20,12 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def find_matching(entries: Iterable[S], id: str) -> S | None:
-    """Return the conversation with this id, or the only one whose id begins with it; None if there
-    is none. Raises `UsageError` that lists the candidates.
+    """Return the conversation with this id, or the only one whose id begins with it, or None.
+    Raises `UsageError`, which lists the candidates.
 
-    A conversation that a call of another match spawned is not a match of its own: its id is
-    `{parent}.{call}`, so every prefix of its parent would be ambiguous."""
+    A conversation that a call of another match spawned does not count. Its id is `{parent}.{call}`,
+    so every prefix of its parent would be ambiguous.
+    """
     matches = {entry.id: entry for entry in entries if entry.id.startswith(id)}
     if id in matches:
         return matches[id]
@@ -52,7 +53,7 @@ def find_in_file(entries: Iterable[S], id: str, file: str) -> S:
 
 def latest(entries: Iterable[S], place: str) -> S:
     """Return the conversation for `--continue`: the one that changed last and that no other one
-    spawned. Raises `UsageError` if there is none in `place`."""
+    spawned. Raises `UsageError` if `place` has none."""
     roots = [entry for entry in entries if not entry.spawner]
     if not roots:
         raise UsageError(f"--continue: there is no conversation {place}")

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
     AnyConversation = Conversation | RemoteConversation
 
-# Seconds to wait for the screen; a pager that nobody scrolls must not block the process for ever.
+# Seconds to wait for the screen; a pager that the user does not scroll must not block the process
+# for ever.
 _DRAIN_SECONDS, _LAST_DRAIN_SECONDS = 30.0, 1.0
 
 
 class Dialog:
-    """The console, signals and display of one conversation. `interactive`: a user is there."""
+    """The console, signals and display of one conversation. `interactive` is True if there is a
+    user."""
 
     def __init__(
         self, console: Console, signals: Signals, display: ConversationDisplay, asks: bool = True

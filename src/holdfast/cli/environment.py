@@ -111,7 +111,7 @@ def key_variables(provider: str) -> tuple[str, ...]:
 
 def shell_environment(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Return the environment of the agent's commands: chosen variables of `env` without secrets,
-    and those that `names` lists. Raises `UsageError` if one of these is not set."""
+    and the variables `names`. Raises `UsageError` if one of these is not set."""
     variables = {
         name: value
         for name, value in env.items()
@@ -127,7 +127,7 @@ def shell_environment(env: Mapping[str, str], names: Sequence[str]) -> dict[str,
 
 
 def secrets_of(env: Mapping[str, str], specs: Sequence[str]) -> Secrets | None:
-    """Return the secrets of `--secret NAME[=FILE]`; None if there are none. Raises `UsageError`."""
+    """Return the secrets of `--secret NAME[=FILE]`, or None. Raises `UsageError`."""
     values: dict[str, str] = {}
     for one in specs:
         name, equals, file = one.partition("=")

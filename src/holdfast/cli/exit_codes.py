@@ -45,5 +45,5 @@ class UsageError(Exception):
 
 
 def flag(name: str) -> str:
-    """Return an option as it is typed."""
+    """Return an option in the form that is typed."""
     return f"--{name.replace('_', '-')}"

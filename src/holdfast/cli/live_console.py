@@ -332,7 +332,7 @@ class LiveConsole(Console):
         return line.text
 
     def _next(self, question: int) -> _Line:
-        """Return the next line for that question. A signal raises here."""
+        """Return the next line for a question. A signal raises here."""
         if not question and self._early:
             return self._early.pop(0)
         while True:
@@ -396,7 +396,7 @@ class LiveConsole(Console):
         super().close()
 
     def _unsent(self, session: PromptSession[str]) -> list[str]:
-        """Return the messages that nobody has read, and the one that is being typed."""
+        """Return the unread messages, and the one that is being typed."""
         while not self._lines.empty():
             self._early.append(self._lines.get())
         draft = self._draft.text if self._question else session.default_buffer.text
@@ -406,7 +406,8 @@ class LiveConsole(Console):
 
 
 def _clipped(text: str) -> str:
-    """Return a message as it is shown above the box: a pasted file would scroll all else away."""
+    """Return a message in the form that is shown above the box. A pasted file would scroll
+    everything else away."""
     lines = text.split("\n")
     if len(lines) <= _SENT_LINES:
         return text

@@ -13,7 +13,7 @@ _TRAILING = re.compile(r"[ \t]+((?:\x1b\[[0-9;]*m)*)$", re.MULTILINE)
 
 class MarkdownStream:
     """Renders the blocks of an answer as soon as each is complete; `rest` is the raw text of the
-    one that is not. Without the package rich, the text comes as it is, line by line."""
+    incomplete one. Without the package rich, the text comes unchanged, line by line."""
 
     def __init__(self, width: Callable[[], int], colour: bool) -> None:
         self._width = width
@@ -38,8 +38,8 @@ class MarkdownStream:
         return self._rendered(whole)
 
     def _scan(self) -> int:
-        """Return the length of the blocks that can change no more, from the lines that are new: a
-        blank line ends a block unless an indented line follows it, or it is in fenced code."""
+        """Return the length of the final blocks, from the new lines. A blank line ends a block
+        unless an indented line follows it, or it is in fenced code."""
         end = 0
         last = self.rest.rfind("\n") + 1
         for line in self.rest[self._scanned : last].splitlines(keepends=True):

@@ -56,7 +56,7 @@ def _facts(entry: FolderEntry, env: Mapping[str, str]) -> _Facts:
 
 
 def _price(llm: LLM) -> dict[str, float]:
-    """Return the prices of input and output in USD per million tokens, as far as they are known."""
+    """Return the known prices of input and output in USD per million tokens."""
     prices = llm.arguments()["prices"]
     if prices is not None:
         return {kind: prices[kind] for kind in ("input", "output") if kind in prices}

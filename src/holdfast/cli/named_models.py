@@ -47,7 +47,7 @@ def with_key(llm: LLM, env: Mapping[str, str]) -> LLM:
     arguments = llm.arguments()
     if arguments["api_key"] or arguments["headers"]:
         return llm
-    # HOLDFAST_API_KEY is for the address of HOLDFAST_BASE_URL, not for that of a file.
+    # HOLDFAST_API_KEY is for the address of HOLDFAST_BASE_URL, not for one in a file.
     usual = {name: value for name, value in env.items() if name != "HOLDFAST_API_KEY"}
     return llm.replace(api_key=api_key(llm.base_url, None, usual, _provider(llm)))
 

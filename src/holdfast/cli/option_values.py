@@ -131,7 +131,7 @@ def output_schema(path: str | None) -> dict[str, Any] | None:
 
 
 def sub_agents(folder: str | None) -> Mapping[str, SubAgent]:
-    """Return the agents of `--agents DIR`. Raises `UsageError` if there are none."""
+    """Return the agents of `--agents DIR`. Raises `UsageError` for a folder without agents."""
     if folder is None:
         return {}
     try:

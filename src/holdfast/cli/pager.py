@@ -27,8 +27,8 @@ def paged(env: Mapping[str, str], enabled: bool = True) -> Generator[Console]:
     """Yield a console whose output goes through the user's pager ($PAGER, else less or more) once
     it is longer than the screen. Notices are shown when the pager has ended.
 
-    Output that does not go to a terminal, or to one without a cursor, is written as it is, and so
-    is all if `enabled` is False, or if $PAGER is empty or `cat`."""
+    Output is written directly if it goes to a file, a pipe or a terminal without a cursor. The same
+    holds if `enabled` is False, or $PAGER is empty or `cat`."""
     command = _command(env) if enabled and is_interactive() else ()
     if not command or env.get("TERM", "dumb") == "dumb":
         yield Console(env)
@@ -117,7 +117,7 @@ class _PagedOutput(io.TextIOBase):
             raise
 
     def end(self) -> None:
-        """Write what was held back, or wait until the user leaves the pager."""
+        """Write the held output, or wait until the user leaves the pager."""
         if self._pager is None:
             sys.stdout.write(self._screenful)
             sys.stdout.flush()

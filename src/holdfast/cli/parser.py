@@ -23,11 +23,16 @@ class Option:
         self.settings: dict[str, Any] = {"help": help, **settings}
 
 
-# The options of a command: usage -> help, or an `Option`, or the options of a group with that
-# title. The usage is written as in a synopsis: `--flag`, `--option VALUE`, `--option VALUE ...`
-# (repeatable), `name VALUE` (positional), `name [VALUE]` (may be left out), `name [VALUE ...]`.
-# `{one,two}` behind it are the choices, and ` = one` is the default. The value `N` is a whole
-# number from 1, unless the `Option` has another type.
+# The options of a command: usage -> help, or an `Option`, or the options of a group with the usage
+# as its title. The usage is written as in a synopsis:
+#
+# | usage | option |
+# |---|---|
+# | `--flag`, `--option VALUE`, `--option VALUE ...` | a flag, an option, a repeatable one |
+# | `name VALUE`, `name [VALUE]`, `name [VALUE ...]` | a positional, an optional, a repeatable one |
+#
+# `{one,two}` after it are the choices, and ` = one` is the default. The value `N` is a whole number
+# from 1, unless the `Option` has another type.
 Options = Mapping[str, "str | Option | Options"]
 _USAGE = re.compile(
     r"(?P<names>-\S+(?: -\S+)*|\w+)"

@@ -36,7 +36,7 @@ def change_lines(
     steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | None
 ) -> list[TextLine]:
     """Return the lines for a plan that replaces `before`: all steps if a text differs, else those
-    with another state; none if the plans are equal."""
+    with another state. Equal plans have no lines."""
     if steps == before:
         return []
     if step_texts(steps) != step_texts(before):
@@ -46,7 +46,7 @@ def change_lines(
 
 
 def current(steps: Sequence[PlanStep]) -> str:
-    """Return the step in progress, such as `step 2 of 5, Fix the offset`; "" if there is none."""
+    """Return the step in progress, such as `step 2 of 5, Fix the offset`, or ""."""
     for number, step in enumerate(steps, 1):
         if step.state == "in_progress":
             return f"step {number} of {len(steps)}, {one_line(step.step)}"

@@ -172,7 +172,7 @@ def read_arguments(text: str) -> dict[str, Any]:
         json.loads(text, object_pairs_hook=look)
     except ValueError as error:
         raise ValueError(f"That is not JSON: {error}.") from error
-    if twice:  # nobody can know which one is meant
+    if twice:  # it is unknown which one is meant
         raise ValueError(f"The key {twice[0]!r} appears twice.")
     if not isinstance(arguments, dict):
         raise ValueError('The arguments must be a JSON object, such as {"path": "a.txt"}.')
@@ -183,12 +183,12 @@ def read_arguments(text: str) -> dict[str, Any]:
 
 
 def last(events: Sequence[ev.AnyEvent], kind: type[E]) -> E | None:
-    """Return the last event of a class, None if there is none."""
+    """Return the last event of a class, or None."""
     return next((event for event in reversed(events) if isinstance(event, kind)), None)
 
 
 def last_word(events: Sequence[ev.AnyEvent]) -> ev.MessageAdded | None:
-    """Return the last message of the user, None if there is none."""
+    """Return the last message of the user, or None."""
     messages = (event for event in reversed(events) if isinstance(event, ev.MessageAdded))
     return next((message for message in messages if message.sender == "user"), None)
 

@@ -37,7 +37,7 @@ def run(options: Namespace, env: Mapping[str, str]) -> Exit:
         console = Console(env)
         if form == "schema":
             console = Console(env, out=sys.stderr)
-        elif form:  # what is shown live is shown nowhere
+        elif form:  # no output is shown live
             nowhere = stack.enter_context(open(os.devnull, "w"))
             console = Console(env, out=nowhere, notices=False)
         lines = Console({}, out=sys.stdout)

@@ -1,4 +1,4 @@
-"""The sandbox of `run` and `chat`: its mounts, the notice about it, advice on what it denied."""
+"""The sandbox of `run` and `chat`: its mounts, the notice about it, advice on its denials."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Workplace(NamedTuple):
 
     Attributes:
         runtime: A sandbox, or the plain folder.
-        asks: True if there is none although the user wanted one: commands that may do more than
-            read wait for approval.
-        note: One line about it for the user; "" if there is nothing to say.
+        asks: True if the sandbox that the user wanted is missing. Commands that may do more than
+            read then wait for approval.
+        note: One line about it for the user, or "".
         prompt: A sentence about it for the model.
-        advice: Advice on what a sandbox denies; None without one.
+        advice: Advice on denials of a sandbox; None without one.
     """
 
     runtime: FolderRuntime
@@ -212,7 +212,7 @@ def mounts(mount_options: Iterable[str], env: Mapping[str, str], workdir: Path) 
     writable = [workdir.resolve(), *(Path(one.source) for one in by_path.values() if one.writable)]
     for path in [*_repository(workdir, _home(env)), *_toolchains(env, workdir, writable)]:
         by_path.setdefault(str(path), Mount(str(path)))
-    # Without those that another one has in it, and a folder before those in it.
+    # Mounts within another one are left out, and a folder precedes the mounts in it.
     return [
         mount
         for mount in sorted(by_path.values(), key=lambda mount: mount.source)
@@ -221,8 +221,8 @@ def mounts(mount_options: Iterable[str], env: Mapping[str, str], workdir: Path) 
 
 
 def _repository(workdir: Path, home: Path) -> Iterator[Path]:
-    """Yield the root of the git repository that has the folder, and the folder outside of it in
-    which git keeps the data of a further working tree."""
+    """Yield the root of the git repository that has the folder. For a further working tree, also
+    yield the folder outside of it in which git keeps its data."""
     real = workdir.resolve()
     root = next((one for one in (real, *real.parents) if (one / ".git").exists()), None)
     if root is None or any(root == one or root in one.parents for one in (home, Path.home())):
@@ -236,7 +236,7 @@ def _repository(workdir: Path, home: Path) -> Iterator[Path]:
         if match is not None:
             data = (root / match[1].strip()).resolve()
             common = data.parent.parent
-            # The data of a working tree name it, which nobody can write who cannot write there.
+            # The data of a working tree name it, and only those who can write there can write them.
             back = (data / "gitdir").read_text().strip()
             if data.parent.name == "worktrees" and Path(back).resolve() == link:
                 is_git = (common / "HEAD").is_file() and (common / "objects").is_dir()
@@ -295,7 +295,7 @@ def _leads_through(folder: Path, writable: Sequence[Path]) -> bool:
 
 
 def _is_prefix(folder: Path) -> bool:
-    """Return True for the folder of an installation: programs, their libraries, and no more."""
+    """Return True for the folder of an installation: programs and their libraries only."""
     names = {entry.name: entry.is_dir() for entry in os.scandir(folder)}
     if not names.keys() & _PREFIX_MARKS:
         return False
@@ -306,8 +306,8 @@ def _is_prefix(folder: Path) -> bool:
 
 
 def _broad(folder: Path, home: Path, workdir: Path) -> bool:
-    """Return True for a folder that is not mounted: one of the system, one that the sandbox has
-    already, one with the home folder or the working directory in it, and one with secrets."""
+    """Return True for a folder that is not mounted. Such folders are part of the system or of the
+    sandbox, contain the home folder or the working directory, or have secrets."""
     real = workdir.resolve()
     if f"{folder}/".startswith(_SYSTEM_FOLDERS):
         return True
@@ -322,9 +322,9 @@ def _broad(folder: Path, home: Path, workdir: Path) -> bool:
         return True
 
 
-# --- what it denied ---
+# --- denials ---
 
-_QUOTES = "['\"\u2018\u2019]"  # as programs put them around a path
+_QUOTES = "['\"\u2018\u2019]"  # in the forms that programs put around a path
 _PATH = rf"{_QUOTES}?(/[^\s:'\"\u2018\u2019]*){_QUOTES}?"
 _READ_ONLY = re.compile(rf"{_PATH}: Read-only file system")
 _MISSING = re.compile(rf"{_PATH}: No such file or directory")

@@ -1,5 +1,5 @@
-"""The store of an agent server that `--store` names: an SQLite file, which one server has for
-itself, or a Postgres database for any number of servers."""
+"""The store of an agent server (`--store`): an SQLite file for one server, or a Postgres database
+for any number of servers."""
 
 from __future__ import annotations
 

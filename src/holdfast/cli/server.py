@@ -159,7 +159,7 @@ class ServerConversations:
                 if not isinstance(error.__cause__, LLMTimeout):
                     return False
             except HoldfastError:
-                return True  # any answer shows that the server is there
+                return True  # any answer shows that the server lives
         return False
 
     @contextmanager
@@ -245,7 +245,7 @@ class ServerConversations:
                 return journal
 
     def stats(self, id: str) -> list[Stats]:
-        """Return the statistics of a conversation and of all that its calls spawned."""
+        """Return the statistics of a conversation and of its descendants."""
         return self._get(f"{conversation_path(id)}/stats", _TreeStats).conversations
 
     def trace(self, id: str, limit: int) -> RunTrace:

@@ -40,8 +40,8 @@ SLICE = 0.1  # seconds between two checks for signals and typed lines
 
 
 class ConversationSource:
-    """The place of a session's conversation, with its folder `runtime`. `stack` holds all that the
-    source closes."""
+    """The place of a session's conversation, with its folder `runtime`. `stack` holds the objects
+    that the source closes."""
 
     def __init__(self, runtime: FolderRuntime | RemoteWorkspace, stack: ExitStack) -> None:
         self.runtime = runtime
@@ -52,7 +52,7 @@ class ConversationSource:
         raise NotImplementedError
 
     def callbacks(self) -> Mapping[str, Any]:
-        """Return the options of a conversation that goes on from this source's."""
+        """Return the options of a conversation that continues this source's."""
         return {}
 
     def go_on_with(self, conversation: AnyConversation) -> None:
@@ -60,7 +60,7 @@ class ConversationSource:
         raise NotImplementedError
 
     def others(self) -> Sequence[Summary]:
-        """Return the conversations that `other` opens. Raises `UsageError` if there are none."""
+        """Return the conversations that `other` opens. Raises `UsageError` without any."""
         raise NotImplementedError
 
     def other(self, id: str) -> AnyConversation:
@@ -75,7 +75,7 @@ class ConversationSource:
         return False
 
     def waiting_child(self) -> Conversation | None:
-        """Return a descendant that waits for confirmation here, None if there is none."""
+        """Return a descendant that waits for confirmation here, or None."""
         return None
 
     def question_below(self) -> tuple[Conversation, ev.Question] | None:
@@ -107,8 +107,8 @@ class Parts(NamedTuple):
 
 
 class Session:
-    """A driver and display of one conversation. `close` closes what it opened. `asks`: a user at a
-    terminal is asked about calls and questions."""
+    """A driver and display of one conversation. `close` closes the objects that it opened. `asks`
+    is True if a user at a terminal is asked about calls and questions."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Session:
             self.dialog.catch_up()
         has_events = self.conversation.state.last_seq > 0
         self.close()
-        if console.broken:  # nobody reads the output
+        if console.broken:  # the output has no reader
             return code if code in (*ENDING.values(), Exit.INTERRUPTED) else console.loss
         if totals.steps:
             seconds = time.monotonic() - self._began
@@ -171,7 +171,7 @@ class Session:
         if has_events and self.parts.go_on is not None:
             console.notice(f"continue with: {self.parts.go_on(self.conversation.id)}")
         if console.stuck:
-            # Everything is closed, but a thread hangs in a write to a pipe that nobody reads. It
+            # Everything is closed, but a thread hangs in a write to a pipe without a reader. It
             # holds a lock that the interpreter would wait for at its end.
             os._exit(code)
         return code
@@ -256,7 +256,7 @@ class Session:
         self.conversation.resume()
 
     def pause(self) -> None:
-        """Pause as after Ctrl-C, but leave waiting calls as they are."""
+        """Pause as after Ctrl-C, but keep waiting calls."""
         if self.conversation.status in (ConversationStatus.RUNNING, WAITING):
             self.conversation.pause()
         self._interrupted = self.conversation.status is ConversationStatus.PAUSED

@@ -132,7 +132,7 @@ def list_(options: Namespace, env: Mapping[str, str]) -> Exit:
     status = None if options.status is None else _status(options.status)
     tags = check_tags("--tag", options.tag)
     with closing(open_place(options, env, read_only=True)) as place:
-        # One more, to know if the list goes on.
+        # One more, to know if the list continues.
         entries = place.list(status=status, limit=options.limit + 1, tags=tags)
     page = entries[: options.limit]
     if page:

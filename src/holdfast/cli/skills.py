@@ -1,4 +1,4 @@
-"""`holdfast skills list`: the skills of folders and plugins, and what was left out."""
+"""`holdfast skills list`: the skills of folders and plugins, and the omitted parts."""
 
 from __future__ import annotations
 

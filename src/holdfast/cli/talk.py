@@ -30,11 +30,11 @@ from holdfast.store import Summary
 _MOST_LISTED = 200  # conversations of --resume
 _WARM_UP_SECONDS = 0.2  # after which the prompt is drawn
 
-# Name, argument, what it does. /quit and /compact are other names of /exit and /condense.
+# Name, argument, effect. /quit and /compact are other names of /exit and /condense.
 COMMANDS = (
     ("/pause", "", "pause after the current step; Ctrl-C or Esc pauses at once"),
     ("/continue", "", "continue, also after an error; an empty line continues after a pause"),
-    ("/resume", "[ID]", "go on with another conversation, which you choose or name"),
+    ("/resume", "[ID]", "continue another conversation, which you choose or name"),
     ("/approve", "", "run all calls that wait for you"),
     ("/attach", "[FILE]", "send a file, or the file at an address, with your next message"),
     ("/detach", "", "attach nothing after all"),
@@ -211,8 +211,8 @@ class _Talk:
                 self._take_typed(line)
 
     def _toolbar(self) -> str:
-        """Return the line below the input box. It is made anew after an event
-        or for another model, not per redraw."""
+        """Return the line below the input box, which is made anew after an event or for another
+        model, not per redraw."""
         session, state = self._session, self._session.conversation.state
         model = session.model
         if (key := (state.id, state.last_seq, model)) == self._toolbar_of:

@@ -129,8 +129,8 @@ class _Tell(NamedTuple):
                 text = " ".join(words)
                 if not text.strip():
                     raise UsageError("the text is empty")
-                # By its id the message is recognised even if it is masked or a hook changes it;
-                # one that is posted again under its key has the same id.
+                # The message is recognised by its id, even if it is masked or a hook changes it. A
+                # message that is posted again under its key has the same id.
                 key = os.urandom(16).hex() if options.key is None else options.key
                 event_id = sha256(f"{self.state.id}\n{key}\n{clean(text)}".encode()).hexdigest()
                 message = message_of(clean(text), attachments(options.attach))
@@ -186,7 +186,7 @@ class _Tell(NamedTuple):
     def _only(
         self, waiting: Mapping[str, tuple[T, str]], id: str | None, what: str, awaited: str
     ) -> T:
-        """Return the entry with that id, or the only one. Raises `UsageError`, which lists all."""
+        """Return the entry with this id, or the only one. Raises `UsageError`, which lists all."""
         if not waiting:
             does = f"waits for {awaited}" if what == "call" else "asks a question"
             status = status_text(self.state.status)
@@ -341,7 +341,7 @@ def _alike(journaled: Any, posted: Any) -> bool:
 
 
 def _overtaken(event: ev.AnyEvent, command: cmd.Command) -> str | None:
-    """Return another outcome of the command's call or question, None if there is none."""
+    """Return another outcome of the command's call or question, or None."""
     match command, event:
         case cmd.Send(), ev.NoteRecorded() if (
             event.about.startswith("hook:") and event.details.get("on") == "message"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from holdfast.content import Usage
 
-# Characters that could move the cursor, change colours, hide text or reorder it: C0 except tab and
-# newline, DEL, C1 (a terminal may take U+009B for ESC [), line separators, and the bidirectional
-# controls, which can make code look different from what it does (CVE-2021-42574).
+# Characters that could move the cursor, change colours, hide text or reorder it. These are C0
+# except tab and newline, DEL, C1 (a terminal may take U+009B for ESC [), and line separators. The
+# bidirectional controls can make code look different from its effect (CVE-2021-42574).
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
@@ -70,8 +70,8 @@ def plain_line(text: str) -> str:
 
 
 def columns(text: str) -> int:
-    """Return the columns that one line takes in a terminal: 2 for a wide character, such as a
-    Chinese one, and none for a combining one."""
+    """Return the columns that one line takes in a terminal. A wide character, such as a Chinese
+    one, takes 2, and a combining one none."""
     return len(text) if text.isascii() else sum(map(_columns_of, text))
 
 

@@ -423,7 +423,7 @@ class Toolset(NamedTuple):
 
 @contextmanager
 def toolset(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
-    """Yield the tools of a config, or the builtin ones. They are closed at the end, also when a
+    """Yield the tools of a config, or the builtin ones, and close them at the end, also when a
     signal ends the process. Raises `UsageError`, `ConfigurationError`."""
     config, folder = options.config, folder_of(options.workdir or ".")
     if options.sandbox == "require" and config is not None:

@@ -1,4 +1,4 @@
-"""`Case`: one task of a suite, with what is expected of its answer."""
+"""`Case`: one task of a suite, with the expectations on its answer."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """`Eval`: agents at work on the cases of a suite, in one SQLite store.
 
-An eval is a conversation with one call, `run_cases`, that spawns a child conversation for each run
-of an agent on a case, and another one in which the scorers are asked. So the journal is the record:
-a killed eval goes on where it was, what it used is bounded by the budget of the tree, and every run
+An eval is a conversation with one call, `run_cases`. The call spawns a child conversation for each
+run of an agent on a case, and another one in which the scorers are asked. So the journal is the
+record. A killed eval continues where it was, and the budget of the tree bounds its usage. Every run
 can be shown, replayed and forked like any conversation.
 
-The id of a run has a digest of its case and of what the agent sends with each request. A changed
-case or agent thus gets new runs, and all others are kept.
+The id of a run has a digest of its case and of the agent's part of each request. A changed case or
+agent thus gets new runs, and all others are kept.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _S = ConversationStatus
 ROOT = "eval"
 """The id of the conversation that spawns the runs."""
 _STORE, _WORK = "eval.db", "work"
-# Errors with which an agent itself ends a run. The scorers see what it did until then.
+# Errors with which an agent itself ends a run. The scorers see its work until then.
 _OWN_ENDS = (LimitExceeded.__name__, GoalMissed.__name__, OutputInvalid.__name__)
 _STOPPED = {
     "budget": "the budget of the eval is spent",
@@ -91,7 +91,7 @@ class Candidate(msgspec.Struct, frozen=True):
     takes_runtime: bool = False
 
     def make(self, runtime: object | None) -> Agent:
-        """Return the agent for a run. Raises `ConfigurationError` if it is none."""
+        """Return the agent for a run. Raises `ConfigurationError` for any other object."""
         agent: Any = self.agent
         if not isinstance(agent, Agent):
             try:
@@ -130,8 +130,8 @@ class Eval:
     """The work of several agents on the cases of a suite, kept in `folder`.
 
     `run` makes the runs that are missing there and returns the report. A folder may be used again
-    after a kill, with more cases or repeats, with changed scorers (which are asked again), or with
-    a higher budget. No model is asked again for a run that is over.
+    after a kill, with more cases or repeats, with changed scorers (which are asked again), or a
+    higher budget. No model is asked again for a run that is over.
 
     Args:
         agents: The agents, the base of comparisons first.
@@ -197,7 +197,7 @@ class Eval:
         id = f"{candidate.name}.{_slug(case.id)}.{repeat}.{_digest(case.id.encode(), work, head)}"
         scorers = self.suite.scorers_by_case[case.id]
         scored = _digest(identity(scorers, case).encode())
-        # Judges without a model of their own ask that of the first agent, whoever did the work.
+        # Judges without a model ask that of the first agent, also about the work of another.
         scorers = {name: with_model(one, self._judge) for name, one in scorers.items()}
         return _Run(candidate, case, repeat, id, f"{id}.{scored}", self._work / id, scorers)
 
@@ -261,7 +261,7 @@ class Eval:
             return self._report(store, work.why)
 
     def report(self) -> EvalReport:
-        """Return the report of what is in the folder, and run nothing."""
+        """Return the report of the present results in the folder, and run nothing."""
         with SQLiteStore(self.folder / _STORE) as store:
             return self._report(store, "")
 
@@ -398,7 +398,7 @@ class _Work(ObjectStruct):
         agent = scoring_agent(run.scorers, work, missing, self.score_seconds)
         spawned = context.spawn(agent, id=run.score_id, runtime=runtime)
         with cast("Conversation", spawned) as conversation:
-            if conversation.status is not _S.RUNNING:  # else a killed one goes on
+            if conversation.status is not _S.RUNNING:  # else a killed one continues
                 conversation.send_message(f"Score {run.id}.")
             self._noted(conversation.run())
 

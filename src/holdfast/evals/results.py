@@ -22,8 +22,8 @@ class _Row(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ScoreResult(_Row, frozen=True):
-    """The verdict of one scorer on a run; `error` says why there is none. `cost` is that of model
-    calls which the scorer made by itself."""
+    """The verdict of one scorer on a run, or the `error` in its place. `cost` is that of the
+    scorer's own model calls."""
 
     passed: bool
     score: float | None = None
@@ -46,10 +46,11 @@ class RunResult(_Row, frozen=True):
     Attributes:
         conversation: The id of its conversation in the store of the eval.
         repeat: The number of the run, from 1.
-        outcome: `passed`: all scorers say so; `failed`; `error`: the run or a scorer failed, and
-            the next call tries it again; `not_run`: a limit, a signal or an error of the eval came
-            first. Only `passed` counts for the pass rate; runs that were `not_run` are left out.
-        reason: The first line of what is missing, or of the error.
+        outcome: `passed` by all scorers, or `failed`. After `error` the run or a scorer failed, and
+            the next call tries it again. With `not_run` a limit, a signal or an error of the eval
+            came first. Only `passed` counts for the pass rate; runs that were `not_run` are left
+            out.
+        reason: The first line of the unmet part, or of the error.
         scores: The verdicts by scorer.
         steps: Model calls, and `calls`, `tool_errors` of tools.
         seconds: The durations of model and tool calls, of children and scorers too.
@@ -83,7 +84,7 @@ class RunResult(_Row, frozen=True):
 
 
 class AgentSummary(_Row, frozen=True):
-    """The runs of one agent: its pass rate with a 95 % interval, and what it used."""
+    """The runs of one agent: its pass rate with a 95 % interval, and its usage."""
 
     agent: str
     model: str
@@ -104,8 +105,8 @@ class AgentSummary(_Row, frozen=True):
 
 
 class Parting(_Row, frozen=True):
-    """The first step at which the first runs of two agents on a case differ. Steps are counted
-    from 1; each answer with its calls is one, and so is each result."""
+    """The first step at which the first runs of two agents on a case differ. Steps are counted from
+    1; each answer with its calls is one step, and each result."""
 
     case: str
     step: int
@@ -119,7 +120,7 @@ class Parting(_Row, frozen=True):
 class Comparison(_Row, frozen=True):
     """An agent beside the first one, over the cases that both have runs of.
 
-    `difference` is that of the mean pass shares, with a 95 % interval; `p` is the exact sign test's
+    `difference` is that of the mean pass shares, with a 95 % interval. `p` is the exact sign test's
     (McNemar's for one run of each case). `better` and `worse` name the cases whose share changed.
     """
 
@@ -207,7 +208,7 @@ def make_report(
 
 
 def _shares(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return the share of passed runs by case, of those that were run."""
+    """Return the share of passed runs by case, without runs that were `not_run`."""
     passes: dict[str, list[bool]] = {}
     for one in runs:
         if one.outcome != "not_run":

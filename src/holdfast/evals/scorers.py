@@ -1,6 +1,6 @@
-"""Scorers: judges of goals that are asked after a case's run, and those that compare the answer.
+"""Scorers: judges of goals that are asked after a case's run, and comparisons of the answer.
 
-A scorer is a judge as `Goal` takes it, a function of a review and a `ToolContext`: `CommandJudge`,
+A scorer is a judge of a `Goal`, a function of a review and a `ToolContext`. `CommandJudge`,
 `RubricJudge`, `AgentJudge` and functions work in both places. Here the review is an `EvalReview`.
 """
 
@@ -122,8 +122,8 @@ _NAMED: Mapping[str, Callable[[Any], Scorer]] = {
 
 
 def scorers_of(case: Case, own: Mapping[str, Scorer]) -> dict[str, Scorer]:
-    """Return a case's scorers by name: those that its line names, else all of the suite's `own`,
-    else a comparison with `expected`. Raises `ConfigurationError`."""
+    """Return a case's scorers by name: the ones of its line, else all of the suite's `own`, else a
+    comparison with `expected`. Raises `ConfigurationError`."""
     where = f"case {case.id!r}"
     scorers: dict[str, Scorer] = {}
     for name, value in case.score.items():

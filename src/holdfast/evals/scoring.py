@@ -1,4 +1,4 @@
-"""The conversations in which scorers are asked: one call for each scorer, so that a verdict is
+"""The conversations in which scorers are asked, with one call for each scorer. A verdict is thus
 journaled, repeated after a kill, bounded in time, and paid from the same budget as the run."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PASSING_SCORE = 0.5  # of a scorer that returns a score alone
 
 
 class DriverModel(ScriptedLLM):
-    """The model of the conversations that an eval drives: it makes the given calls, then ends. It
-    costs nothing."""
+    """The model of the conversations that an eval drives: it makes the given calls, then ends,
+    without cost."""
 
     def __init__(self, calls: Callable[[], Sequence[tuple[str, dict[str, Any]]]]) -> None:
         def answer(request: ScriptedRequest) -> Any:

@@ -1,5 +1,5 @@
-"""Intervals and tests of pass rates. Each case counts once: runs of one case are not independent,
-so that repeats make a case's share more exact but not the number of cases larger."""
+"""Intervals and tests of pass rates. Each case counts once. Runs of one case are not independent,
+so repeats make a case's share more exact but not the number of cases larger."""
 
 from __future__ import annotations
 

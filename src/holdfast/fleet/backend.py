@@ -1,8 +1,7 @@
 """`FleetBackend`: the engine that tells workers which conversations have work.
 
-A backend is a hint, a bell. It may ring twice, late or never, and no guarantee rests on it: the
-store's lease, epoch and inbox decide, and each worker looks into the store by itself
-(`Store.unattended`).
+A backend is only a hint, a bell that may ring twice, late or never. The guarantees rest on the
+store's lease, epoch and inbox, and each worker looks into the store by itself (`Store.unattended`).
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Serving(Protocol):
         ...
 
     def finish(self, wake: Wake, again_after: float | None = None) -> None:
-        """Give a claim back: the conversation is at rest, or is to be woken again in that many
+        """Give a claim back: the conversation is at rest, or must be woken again after that many
         seconds. Does not block."""
         ...
 
@@ -124,7 +123,7 @@ class FleetBackend(Protocol):
         """Ring for a conversation that has work.
 
         Args:
-            conversation: The id. Wakes of one conversation that nobody claimed are one wake.
+            conversation: The id. Unclaimed wakes of one conversation are one wake.
             tenant: Tenants share a queue's workers evenly.
             priority: Higher goes first among a tenant's conversations.
             transaction: The store's cursor that wrote the work: the wake is part of its
@@ -147,11 +146,11 @@ class FleetBackend(Protocol):
         *,
         queue: str = DEFAULT_QUEUE,
     ) -> None:
-        """Ring in that many seconds, by the database's clock, unless it rings before."""
+        """Ring after that many seconds, by the database's clock, unless it rings before."""
         ...
 
     def cancel(self, conversation: str) -> None:
-        """Drop the wakes of a conversation that nobody has claimed."""
+        """Drop the unclaimed wakes of a conversation."""
         ...
 
     def serve(self, handler: Handler, worker: str, queue: str, tenant_limit: int | None) -> Serving:
@@ -189,5 +188,5 @@ class Bell:
 
     def wake_all(self, conversation_ids: Sequence[str], transaction: object) -> None:
         """Wake many conversations. See `WorkBell.wake_all`."""
-        placed = [(id, self._place(id)) for id in sorted(conversation_ids)]  # nobody deadlocks
+        placed = [(id, self._place(id)) for id in sorted(conversation_ids)]  # avoids deadlocks
         self._backend.wake_all(placed, transaction)

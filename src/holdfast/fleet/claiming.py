@@ -25,7 +25,7 @@ from holdfast.fleet.database import FleetDatabase, FleetStatements
 
 _log = logging.getLogger("holdfast")
 
-MAX_TENANTS = 100  # tenants that one claim looks at; the next claim goes on after them
+MAX_TENANTS = 100  # tenants that one claim looks at; the next claim continues after them
 _ERROR_SECONDS = 1.0  # between two attempts while the database does not answer
 
 

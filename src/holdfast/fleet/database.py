@@ -1,7 +1,13 @@
 """The small part of SQLite and Postgres that the fleet's own tables need.
 
-SQL is written once: `?` stands for a parameter, `{p}` for the prefix of a table's name, `{now}` for
-the database's clock in seconds, `{skip}` for the clause that passes over locked rows.
+SQL is written once, with these placeholders:
+
+| placeholder | meaning |
+|---|---|
+| `?` | a parameter |
+| `{p}` | the prefix of a table's name |
+| `{now}` | the database's clock in seconds |
+| `{skip}` | the clause that passes over locked rows |
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Conversations that kill the processes that drive them.
 
-An owner that dies leaves its lease behind, and whoever takes the lease counts the death. Three
-deaths at the same place of the journal end the run with an error.
+An owner that dies leaves its lease behind, and the next owner counts the death. Three deaths at the
+same place of the journal end the run with an error.
 
 A process that dies leaves all its conversations behind, most of them innocent. So a conversation
-whose owner died is a suspect until it has got further, and a worker drives one suspect at a time:
-the second and third deaths are counted for those alone that were there again.
+whose owner died is a suspect until it has got further, and a worker drives one suspect at a time.
+The second and third deaths thus count only for conversations that were involved again.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ one job at a time, and is not used.
 - No job has a `lock`: a lock that a job for later holds would block the jobs of now.
 - A queue of Procrastinate is a queue of the fleet and a tenant.
 - A job is deleted when it is finished. Its retries, heartbeats and sweeps of stalled jobs are not
-  used: `Store.unattended` shows what was lost, and `restore` defers it again.
+  used: `Store.unattended` shows lost wakes, and `restore` defers them again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _HEARTBEAT_SECONDS = 10.0
 _WORKERS = """
 CREATE TABLE IF NOT EXISTS fleet_engine_workers (id bigint PRIMARY KEY, token text NOT NULL)
 """
-# A wake whose job waits already keeps that job from being fetched until the wake is committed:
-# whoever fetches it then sees the command that came with the wake.
+# A wake whose job waits already keeps that job from being fetched until the wake is committed. The
+# fetching worker then sees the command that came with the wake.
 _RING = f"""
 CREATE OR REPLACE FUNCTION fleet_ring(queue text, tenant text, conversation text, priority integer,
 later float8) RETURNS void LANGUAGE plpgsql AS $$

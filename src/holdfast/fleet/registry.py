@@ -134,7 +134,8 @@ class Registry:
         return DeathCounts(*row)
 
     def suspects(self) -> list[str]:
-        """Return the conversations whose owners died since they were at rest, some at least."""
+        """Return conversations whose owners died since they were at rest, though perhaps not
+        all."""
         query = "SELECT conversation FROM {p}fleet_deaths LIMIT 1000"
         return [id for (id,) in self._database.read(query)]
 

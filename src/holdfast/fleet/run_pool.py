@@ -50,8 +50,8 @@ class RunPool(ObjectStruct):
 
     Args:
         most: The number of slots.
-        work: Does the pending work and returns True to be called again. It must not raise.
-        ask: Asks a run to return from `work` at its next step boundary. It must not block.
+        work: Does the pending work and returns True to be called again. Must not raise.
+        ask: Asks a run to return from `work` at its next step boundary. Must not block.
         tenant_of: Returns the tenant of an id.
     """
 
@@ -106,8 +106,8 @@ class RunPool(ObjectStruct):
                     self._put(id)
 
     def tend(self) -> None:
-        """Ask runs that have had their slots long enough, and ask again those that were asked
-        before. Called every `QUANTUM_SECONDS`."""
+        """Ask runs that have had their slots long enough, and ask earlier ones again. Called every
+        `QUANTUM_SECONDS`."""
         with self._changed:
             self._relieve()
             ids = [run.id for run in self._running.values() if run.should_yield]

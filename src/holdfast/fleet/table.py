@@ -1,7 +1,7 @@
 """`TableBackend`: the wakes of a fleet in a table beside the journals.
 
-One row per woken conversation. A ring for a conversation that waits changes nothing; a ring for one
-that is claimed counts, so that the claim's end leaves the row for the next claim.
+One row per woken conversation. A ring for a waiting conversation changes nothing. A ring for a
+claimed one is counted, so that the claim's end leaves the row for the next claim.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
 VALUES (?, ?, ?, ?, {now})
 ON CONFLICT (conversation) DO UPDATE SET worker = '', rings = w.rings + 1 WHERE w.worker = ?
 """
-# The claims that were not rung again. One statement for all of them, never a pipeline: a worker
-# that is frozen in the middle of one would keep its rows locked, and every post would wait.
+# The claims that were not rung again. One statement for all of them, never a pipeline. A worker
+# that is frozen in the middle of a pipeline would keep its rows locked, and every post would wait.
 _DONE = "DELETE FROM {{p}}fleet_wakes WHERE worker = ? AND ({claims}) RETURNING conversation"
 _DONE_CLAIM = "(conversation = ? AND rings = ?)"
 _CHUNK_ROWS = 100  # of one statement; SQLite takes a condition of at most 1000 parts

@@ -126,8 +126,8 @@ class Worker:
         # Leases of closed conversations that the store could not take back.
         self._unreleased: list[Lease] = []
         self._unattended: dict[str, float] = {}  # since when, by id
-        # Conversations whose last owners died, and the one of them that is driven here: a process
-        # that died with it must not count against another one of them.
+        # Conversations whose last owners died, and the only one of them that is driven here. If
+        # this process dies with it, the death must not count against the others.
         self._suspects: set[str] = set()
         self._driven_suspect = ""
         self._parked_at = clock()
@@ -406,8 +406,8 @@ class Worker:
         return delay
 
     def _park(self, id: str, again: bool = False, retry: float | None = None) -> None:
-        """Close a conversation and give its wakes back; with `again` so that another worker goes
-        on at once, with `retry` after that many seconds."""
+        """Close a conversation and give its wakes back; with `again` another worker continues at
+        once, with `retry` after that many seconds."""
         with self._lock:
             task = self._tasks[id]
             wakes, task.wakes = task.wakes, []
@@ -484,7 +484,7 @@ class Worker:
 
     def tend(self) -> None:
         """Do the work of each second: renew the worker's row, give leases back, ring due timers,
-        and take conversations that nobody was woken for. Raises `StoreError`."""
+        and take conversations whose wake was lost. Raises `StoreError`."""
         self._pool.tend()
         self._beat()
         self._release_again()
@@ -529,7 +529,7 @@ class Worker:
         return len(self._store.ring(datetime.now(UTC), _RING_TIMERS, self._fire))
 
     def _ring_until(self, until: float) -> bool:
-        """Ring due timers. Return True if there are no more."""
+        """Ring due timers. Return True if none is left."""
         while time.monotonic() < until and not self._draining:
             if not self._ring_some():
                 return True
@@ -544,11 +544,11 @@ class Worker:
         return TICK_SECONDS if due is None else (due - datetime.now(UTC)).total_seconds()
 
     def _fire(self, resting: RestingConversation) -> Batch | None:
-        """Fire the timers of a conversation that nobody holds, if this worker may drive it."""
+        """Fire the timers of a conversation with a free lease, if this worker may drive it."""
         try:
             mine = self._place(resting.id).queue == self.queue
             return fire_resting(resting, random_id) if mine else None
-        except Exception as error:  # whoever opens the conversation reports it
+        except Exception as error:  # the next opener of the conversation reports it
             _log.debug("timers of conversation %s are left to its owner: %s", resting.id, error)
             return None
 

@@ -1,8 +1,8 @@
 """Holdfast agents in inspect-ai: a solver for its tasks, and a scorer from a judge.
 
-Needs `pip install inspect-ai`. The agent's conversation runs on a thread of its own. Its model is
-by default the one that inspect evaluates, so that limits, the transcript, the usage and the cache
-of inspect hold for each of its requests.
+Needs `pip install inspect-ai`. The agent's conversation runs on a separate thread. Its model is by
+default the one that inspect evaluates. The limits, the transcript, the usage and the cache of
+inspect then hold for each of its requests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from holdfast.tools.arguments import wrong
 
 _S = ConversationStatus
 _OWN_ENDS = (LimitExceeded.__name__, GoalMissed.__name__, OutputInvalid.__name__)
-_STOP_REASONS = {"max_tokens": "length", "model_length": "length"}  # those that differ
+_STOP_REASONS = {"max_tokens": "length", "model_length": "length"}  # the differing ones
 _CLOSE_SECONDS = 10.0
 STORE_KEY = "holdfast"
 """The key of a sample's store with the `id`, `status`, `steps` and `cost` of the conversation."""
@@ -77,8 +77,8 @@ def holdfast_solver(
     Args:
         agent: An `Agent`, or a function of the `TaskState`, or of nothing, that makes one for each
             sample.
-        model: `inspect`: the agent asks the model that is evaluated. `own`: it keeps its own
-            model, whose usage is in `state.output` alone; then a token limit is a limit of the
+        model: With `inspect`, the agent asks the evaluated model. With `own`, it keeps its own
+            model, whose usage is in `state.output` alone. A token limit is then a limit of the
             agent, and a message limit has no effect.
         store: Keeps the conversations; None keeps them in memory.
 
@@ -104,8 +104,8 @@ def holdfast_solver(
 def judge_scorer(
     judge: Scorer, *, runtime: object | None = None, timeout: float = 600.0, metrics: Any = None
 ) -> Any:
-    """Return a scorer of inspect-ai that asks a judge of goals, or a scorer of
-    `holdfast.evals`: a correct sample is one that the judge calls done.
+    """Return a scorer of inspect-ai that asks a judge of goals, or a scorer of `holdfast.evals`. A
+    sample that the judge calls done is correct.
 
     The judge's review has the sample's input, target (`review.case.expected`), messages and last
     answer, whichever solver made them. A `RubricJudge` without a model asks inspect's model of the
@@ -261,7 +261,7 @@ class _Sample(ObjectStruct):
     _theirs: frozenset[str] = frozenset()  # names of the tools that inspect runs and records
 
     async def solve(self) -> None:
-        """Run the conversation, and put what it did into the sample, also if it is cancelled."""
+        """Run the conversation, and put its results into the sample, also if it is cancelled."""
         try:
             await self.bridge.work(self._work, abandon=True)
         finally:
@@ -438,8 +438,8 @@ def _error(result: ToolResult) -> Any:
 
 
 def _chat(events: Sequence[ev.AnyEvent]) -> list[Any]:
-    """Return a conversation as messages of inspect; nested calls of scripts are left out, as they
-    are for the model."""
+    """Return a conversation as messages of inspect; nested calls of scripts are left out, as for
+    the model."""
     models, tools = _part("inspect_ai.model"), _part("inspect_ai.tool")
     calls = _calls([one for one in events if isinstance(one, ev.AssistantReplied)])
     messages: list[Any] = []

@@ -21,9 +21,9 @@ _MAX_LINES = 20_000  # of a file's changes, above which they are shown one after
 class ChangedFile(Data, frozen=True):
     """The change of a file by one or more calls, named by their events `seqs`.
 
-    `diff` is a unified diff of the file before the first and after the last of them. If the
-    diffs do not follow from each other, because something else changed the file meanwhile or one
-    is cut, `composed` is False and `diff` has them one after the other.
+    `diff` is a unified diff of the file before the first and after the last of them. The diffs may
+    not follow from each other, because something else changed the file meanwhile or one is cut.
+    Then `composed` is False and `diff` has them one after the other.
     """
 
     path: str
@@ -43,7 +43,7 @@ class _Line(msgspec.Struct):
 
 
 class _Gap(msgspec.Struct):
-    """Lines that no diff has shown, which stay as they are."""
+    """Lines that no diff has shown, and which stay unchanged."""
 
     lines: int
 
@@ -58,8 +58,8 @@ class _Mismatch(Exception):
 
 
 class DiffCollector:
-    """Collects the diffs of results, in their order. `max_characters` bounds what is kept of them;
-    files whose diffs are beyond it are named without a diff."""
+    """Collects the diffs of results, in their order. `max_characters` bounds the kept text; files
+    whose diffs are beyond it are named without a diff."""
 
     def __init__(self, max_characters: int = 4_000_000) -> None:
         self._characters_left = max_characters
@@ -74,7 +74,7 @@ class DiffCollector:
             )
 
     def changes(self) -> tuple[ChangedFile, ...]:
-        """Return the change of each file, without those that ended as they began."""
+        """Return the change of each file, without files that ended unchanged."""
         changes = (_change(path, diffs) for path, diffs in sorted(self._diffs.items()))
         return tuple([change for change in changes if change is not None])
 

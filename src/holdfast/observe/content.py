@@ -25,7 +25,7 @@ def cut(text: str) -> str:
 
 
 def _cut_json(value: Any) -> Any:
-    """Return a JSON value as it is, or as cut text if it is too long."""
+    """Return a JSON value unchanged, or as cut text if it is too long."""
     text = _encoder.encode(value).decode()
     return value if len(text) <= _MAX_TEXT_CHARS else cut(text)
 
@@ -71,8 +71,8 @@ def _text(text: str, kind: str = "text") -> dict[str, Any]:
 
 
 def answer_json(answer: Completion | ev.AssistantReplied) -> str:
-    """Return an answer as JSON: its texts, its tool calls, those that the provider ran, its media,
-    its refusal and its sources."""
+    """Return an answer as JSON: its texts, its tool calls, the provider's own calls, its media, its
+    refusal and its sources."""
     parts: list[dict[str, Any]] = []
     if answer.reasoning:
         parts.append(_text(answer.reasoning, "reasoning"))

@@ -1,7 +1,7 @@
 """The names of spans, attributes and metrics: those of OpenTelemetry's GenAI semantic conventions,
 and Holdfast's own for anything else.
 
-The conventions are in development. These names are from version 1.41.0
+The conventions are in development. The names are from version 1.41.0
 (https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai). The counts of
 audio and image tokens are from the repository that continues them
 (https://github.com/open-telemetry/semantic-conventions-genai). Moving to a newer version changes

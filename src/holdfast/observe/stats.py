@@ -216,8 +216,8 @@ def stats(store: Store, summary: Summary) -> Stats:
 
 
 def own_events(store: Store, summary: Summary) -> Iterator[ev.AnyEvent]:
-    """Yield the events of a conversation, without those that it shares with the one it was forked
-    from. Holds one page of events at a time."""
+    """Yield the events of a conversation, without events that it shares with the origin of a fork.
+    Holds one page of events at a time."""
     seq = summary.parent_seq
     while page := store.read(summary.id, seq, _PAGE_EVENTS):
         yield from page

@@ -1,5 +1,6 @@
-"""The trace of a run, made of its journals: a span for each model call, tool call and wait, the
-tokens and costs of each step, the tree of conversations, and the changed files. Only reads."""
+"""The trace of a run, made of its journals, which are only read. The trace has the spans of model
+calls, tool calls and waits, tokens and costs by step, the tree of conversations, and the changed
+files."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from holdfast.observe.stats import MAX_FORKS, JournalCount, forks, own_events
 from holdfast.store import Store, Summary
 
 MAX_SPANS = 2_000
-"""The spans of a trace, of which the longest are kept, and all that failed."""
+"""The maximum number of spans of a trace. The longest and the failed ones are kept."""
 _MAX_POINTS = 400  # of the charts
 _MAX_CONVERSATIONS, _MAX_DEPTH = 500, 100
 _TITLE_CHARACTERS = 200
@@ -32,9 +33,12 @@ SpanKind = Literal["message", "model", "tool", "child", "wait", "mark"]
 class TraceSpan(Data, frozen=True):
     """A part of a run. `start` is in seconds after the trace's `begin`; `seq` is its event.
 
-    Kinds: `model` (a call of the model), `tool` (a call of a tool), `child` (a call that spawned
-    the conversation `child`), `wait` (a call that waits for a decision or an answer), `message`
-    and `mark` (an instant: a message, a condensation, a retry, an error).
+    | kind | span |
+    |---|---|
+    | `model`, `tool` | a call of the model, of a tool |
+    | `child` | a call that spawned the conversation `child` |
+    | `wait` | a call that waits for a decision or an answer |
+    | `message`, `mark` | an instant: a message; a condensation, a retry or an error |
 
     `conversation` is the index of its conversation in the trace, and `depth` the number of calls
     that it is nested in. `running`: it has not ended.
@@ -57,8 +61,9 @@ class TraceSpan(Data, frozen=True):
 
 
 class TracePoint(Data, frozen=True):
-    """One step of the traced conversation, or `steps` neighbouring ones: the last event `seq`, the
-    largest request, the tokens and US dollars of all of them, and `total_cost` up to there.
+    """One step of the traced conversation, or `steps` neighbouring ones. `seq` is the last event.
+    The tokens and US dollars are those of all these steps, and `total_cost` is the cost up to
+    there.
 
     `context` is the largest share of the context window that request and answer took, 0 to 1; None
     if the window is not known.
@@ -77,9 +82,9 @@ class TracePoint(Data, frozen=True):
 class TracedConversation(Data, frozen=True):
     """One conversation of a trace, with its sums; see `Stats` for those.
 
-    `relation` is "" for the traced conversation, "child" for one that a call of `parent` spawned,
-    and "fork" for one that was forked from `parent` at event `parent_seq`. The sums of a fork are
-    those since then, and its spans are not in the trace. `start` is that of its first event.
+    `relation` is "" for the traced conversation, "child" for a child of `parent`, and "fork" for a
+    fork of `parent` at event `parent_seq`. The sums of a fork count from there, and its spans are
+    not in the trace. `start` is that of its first event.
     """
 
     id: str
@@ -386,7 +391,7 @@ def _shifted(one: Any, begin: float) -> Any:
 
 
 def _longest(spans: Sequence[TraceSpan], limit: int) -> list[TraceSpan]:
-    """Return at most `limit` spans, in their order: those that failed, and the longest."""
+    """Return at most `limit` spans, in their order: the failed and the longest ones."""
     if len(spans) <= limit:
         return list(spans)
     order = sorted(range(len(spans)), key=lambda at: (not spans[at].error, -spans[at].seconds))

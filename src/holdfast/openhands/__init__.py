@@ -3,8 +3,8 @@ its conversations on disk.
 
 `read_conversation(folder)` returns a `ConversationState`, which `Conversation.from_state` or
 `holdfast import --from openhands` continues. `write_conversation(state, folder)` writes a
-conversation that OpenHands can load. Both forms of actions and observations are supported: those of
-the Software Agent SDK (`{"kind": "TerminalAction", "command": ...}`) and the earlier ones
+conversation that OpenHands can load. Both forms of actions and observations are supported: the
+Software Agent SDK's (`{"kind": "TerminalAction", "command": ...}`) and the earlier one
 (`{"action": "run", "args": {"command": ...}}`).
 
 Microagents do not need this package: `load_microagents` reads their folders.

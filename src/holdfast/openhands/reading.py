@@ -78,13 +78,13 @@ class Imported(msgspec.Struct, frozen=True):
 def read_conversation(folder: str | os.PathLike[str]) -> Imported:
     """Return the conversation in a folder in OpenHands' format.
 
-    `Conversation.from_state(read_conversation(folder).state, agent)` continues it with any agent.
-    For a call without a result the model is told that its outcome is unknown. A call that waited
-    for confirmation still waits. A conversation that was running becomes PAUSED. Unreadable parts
-    are kept verbatim or named in `notes`.
+    `Conversation.from_state(read_conversation(folder).state, agent)` continues it with any agent. A
+    call without a result has an unknown outcome, which the model is shown. A call that waited for
+    confirmation still waits. A conversation that was running becomes PAUSED. Unreadable parts are
+    kept verbatim or named in `notes`.
 
-    Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the
-    file that cannot be read.
+    Raises `ConfigurationError` (a `ValueError`), which names the unreadable file, if there is no
+    such conversation.
     """
     root = Path(folder)
     if not root.is_dir():

@@ -98,7 +98,7 @@ class ActionCall(ToolCall, frozen=True):
     derived_call: tuple[str, Fields] = ("", {})
 
     def __eq__(self, other: object) -> bool:
-        """Return True for a call with the same fields as a `ToolCall`, whatever its action."""
+        """Return True for a call with the same fields as a `ToolCall`, with any action."""
         return isinstance(other, ToolCall) and all(
             getattr(self, name) == getattr(other, name) for name in ToolCall.__struct_fields__
         )
@@ -245,8 +245,8 @@ def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
     """Return a call as an action: `{"kind": "TerminalAction", ...}`, or in version 0 `{"action":
     "run", "args": ...}`.
 
-    The inverse of `to_tool_call` for calls made from actions. A name with a dot is a tool of an
-    MCP server; in version 0 so is a name without an action of its own.
+    The inverse of `to_tool_call` for calls made from actions. A name with a dot is a tool of an MCP
+    server; in version 0 also a name without its own action.
     """
     if (
         isinstance(call, ActionCall)

@@ -32,7 +32,7 @@ def write_conversation(
     state: ConversationState, folder: str | os.PathLike[str], workdir: str = ""
 ) -> tuple[str, ...]:
     """Write a conversation into a new folder in OpenHands' format, and return notes on omitted
-    parts. The folder is created atomically. Large outputs are written as they are in the journal.
+    parts. The folder is created atomically. Large outputs are written in the form of the journal.
     Raises `ConfigurationError` if the folder exists, `OSError` if it cannot be written."""
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

@@ -1,4 +1,4 @@
-"""An agent as it is sent to an agent server, and the server's descriptions of its conversation."""
+"""The form of an agent for an agent server, and the server's descriptions of its conversation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class WrittenTitle(msgspec.Struct):
 
 
 class ChosenReply(msgspec.Struct):
-    """The agent that goes on: `replaced` is True if the server's took the place of the client's."""
+    """The agent that continues: `replaced` is True if the server's agent replaced the client's."""
 
     replaced: bool = False
 

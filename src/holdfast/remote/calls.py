@@ -131,7 +131,7 @@ class ClientCalls:
             return next((one for last, one in self._earlier if seq <= last), self._agent)
 
     def update(self) -> None:
-        """Start offered calls, and cancel those that are no longer wanted. Does not block."""
+        """Start offered calls, and cancel calls that are no longer wanted. Does not block."""
         copy = self._copy
         stale: list[Cancellation] = []
         with copy.changed:

@@ -51,7 +51,7 @@ class ClientSide:
         )
 
     def send_agent(self, agent: Agent) -> CreateReply:
-        """Send another agent, with which the conversation goes on. `adopt` it next."""
+        """Send another agent, with which the conversation continues. `adopt` it next."""
         head = self._copy.fold.agent
         tools = tools_request(agent, self._workspace, self._options["client_tools"])
         if self.calls is not None:  # before the request: the server may offer calls at once
@@ -65,7 +65,7 @@ class ClientSide:
 
     def adopt(self, agent: Agent, definitions: Definitions, clients: bool) -> None:
         """Run the calls of an agent's tools, if the conversation lets the client do that.
-        `definitions` are those that the server has; `clients` is True if it leaves some to
+        `definitions` are those of the server; `clients` is True if it leaves some calls to
         clients."""
         self._server_definitions = definitions
         if self.calls is None and self._options["client_tools"]:
@@ -74,7 +74,7 @@ class ClientSide:
         self.has_tools = clients and self.calls is not None
 
     def has_sent(self, definitions: Definitions) -> bool:
-        """Return True if these definitions of tools are those that the server has."""
+        """Return True if the server has these definitions of tools."""
         return definitions is self._server_definitions
 
     def send_tools(self, agent: Agent, definitions: Definitions) -> None:

@@ -150,19 +150,20 @@ ENGINES = {
 class ContainerRuntime(RemoteWorkspace):
     """An agent server in a new container, and a working directory there.
 
-    Equivalent to a `RemoteWorkspace` of a `holdfast serve` that runs in the container: give its
-    tools to an agent of this process, or give it to a `RemoteConversation`, whose loop then runs
-    in the container too. The constructor starts the container and returns when the server
-    answers. `close`, or the end of this process however it comes, ends the container and
-    removes it, with its conversations and all files outside of `workdir`.
+    Equivalent to a `RemoteWorkspace` of a `holdfast serve` that runs in the container. Give its
+    tools to an agent of this process, or give it to a `RemoteConversation`, whose loop then runs in
+    the container too.
 
-    The server's key reaches the container through standard input alone, so that neither the
-    engine nor a command in the container can read it. docker and podman publish the server's port
-    to this machine alone, and must run on this machine.
+    The constructor starts the container and returns when the server answers. `close`, or any end of
+    this process, ends the container and removes it, with its conversations and all files outside of
+    `workdir`.
 
-    Raises `ConfigurationError` (a `ValueError`) that names the argument that does not fit, before
-    anything is started. Raises `RuntimeFault` with the last lines of output if the container does
-    not start.
+    The server's key reaches the container only through standard input, so that neither the engine
+    nor a command in the container can read it. The engines docker and podman publish the server's
+    port only to this machine, and must run here.
+
+    Raises `ConfigurationError` (a `ValueError`), which names the invalid argument, before anything
+    is started. Raises `RuntimeFault` with the last lines of output if the container does not start.
 
     Args:
         image: An image that has bash and the command `holdfast`, with its `server` extra. The

@@ -88,23 +88,24 @@ class RemoteConversation(ConversationInterface):
     here); an agent that differs from the conversation's is a `ConfigurationError`.
 
     `detach` leaves the conversation running; `close` and `with` stop it, as they do a
-    `Conversation`. Thread-safe. The constructor sends a request. It raises the server's error,
-    or `StoreError` if the server cannot be reached.
+    `Conversation`. Thread-safe. The constructor sends a request, and raises the server's error, or
+    `StoreError` if the server cannot be reached.
 
     Args:
-        deltas: True has the server send the pieces of streamed answers, for `stream`; `on_delta`
-            implies it. Settled when the conversation is created.
+        deltas: True makes the server send the pieces of streamed answers, for `stream`; `on_delta`
+            implies it. Fixed when the conversation is created.
         on_delta: As in `Conversation`. Pieces arrive over the network, so some may be missing.
         on_progress: As in `Conversation`, also for tools that run on the server.
         on_question: As in `Conversation`.
-        secrets: As in `Conversation`. They are sent to the server, which keeps them encrypted until
-            the conversation is removed; functions are called when they are sent. Tools that run
-            here ask for them here.
-        undo: True has the server keep snapshots of the workspace's files, for `rewind`. Settled
+        secrets: As in `Conversation`. Their values are sent to the server, which keeps them
+            encrypted until the conversation is removed; functions are called at that time. Tools
+            that run here ask for them here.
+        undo: True makes the server keep snapshots of the workspace's files, for `rewind`. Fixed
             when the conversation is created.
-        sandbox: True has the server run the conversation's commands in a sandbox, also if it runs
-            those of others without one. Settled when the conversation is created. Raises
-            `ConfigurationError` if the server can make none, or the conversation exists without.
+        sandbox: True makes the server run the conversation's commands in a sandbox, even if it runs
+            those of others without one. Fixed when the conversation is created. Raises
+            `ConfigurationError` if the server cannot make one, or the conversation exists without
+            one.
     """
 
     fixed = {
@@ -181,7 +182,7 @@ class RemoteConversation(ConversationInterface):
         """Continue with another agent from the next step on, like `Conversation.use`. A str may
         also name an agent that the server publishes: its tools run there.
 
-        The server keeps it: whoever opens the conversation later continues with this agent. Raises
+        The server keeps the agent, so a later opening of the conversation continues with it. Raises
         the server's `ConfigurationError`, also for tools that need a workspace if the conversation
         has none.
         """
@@ -302,9 +303,9 @@ class RemoteConversation(ConversationInterface):
     def rewind(
         self, seq: int, id: str | None = None, **options: Any
     ) -> Rewound[RemoteConversation]:
-        """Return a fork of this conversation at `seq`, after the server has put the files of the
-        workspace back to their content of that time, like `Conversation.rewind`. The conversation
-        must have been created with `undo`; `options` as in the constructor."""
+        """Put the files of the workspace back to their content at `seq`, and return a fork of this
+        conversation there, like `Conversation.rewind`. The conversation must have been created with
+        `undo`; `options` as in the constructor."""
         body = {"seq": seq} if id is None else {"seq": seq, "id": id}
         reply = self._copy.read(_REWOUND.decode, "POST", "/rewind", body)
         options = {**self._options, **options}
@@ -402,16 +403,15 @@ class RemoteConversation(ConversationInterface):
             self._check_open()
 
     def run(self) -> ConversationState:
-        """Have the server drive the loop until the conversation rests, wait for that, and return
-        its state, like `Conversation.run`."""
+        """Let the server drive the loop until the conversation rests, and return its state, like
+        `Conversation.run`."""
         self._check_open()
         self._run.run(self._send_tools, self.interrupt)
         return self.state
 
     def stream(self, message: str | Message | ContentLike | None = None) -> EventStream:
-        """Send `message`, if one is given, and run; return an iterator of the events and deltas as
-        they come, on the caller's thread, until the conversation rests, like
-        `Conversation.stream`.
+        """Send `message`, if given, and run. Return an iterator that yields events and deltas on
+        the caller's thread until the conversation rests, like `Conversation.stream`.
 
         Deltas come if the conversation was created with `deltas` or `on_delta`.
         """

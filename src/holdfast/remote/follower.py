@@ -65,7 +65,7 @@ class StreamFollower:
             self._delta_listeners += (listener,)
 
     def forget(self, listener: Callable[[Delta], None]) -> None:
-        """Pass no more deltas to `listener`. Idempotent."""
+        """Stop passing deltas to `listener`. Idempotent."""
         with self._copy.changed:
             self._delta_listeners = tuple(one for one in self._delta_listeners if one != listener)
 

@@ -68,7 +68,7 @@ class ClientQuestions:
     def _call(
         self, function: Callable[[ev.Question], Any], question: ev.Question
     ) -> tuple[dict[str, Any] | None, str]:
-        """Return the function's answer, completed; None and the reason if there is none."""
+        """Return the function's completed answer, or None and the reason."""
         what = f"conversation {self._copy.id}: "
         try:
             values = complete_answer("on_question", question.schema, function(question))

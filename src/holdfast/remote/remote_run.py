@@ -66,7 +66,7 @@ class RemoteRun:
         return True
 
     def run(self, send_tools: Callable[[], None], interrupt: Callable[[], None]) -> None:
-        """Have the server drive the loop until the conversation rests, and wait for that."""
+        """Let the server drive the loop, and wait until the conversation rests."""
         self.check_not_inside("run")
         with self._lock:
             if self._started or self._runner is not None:

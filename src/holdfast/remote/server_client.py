@@ -99,12 +99,12 @@ class ServerPool(HTTPPool):
         limits: ResponseLimits,
         stream: bool = False,
     ) -> Response:
-        """Send a request and return once the response's head is there; without `stream` the body
+        """Send a request and return when the response's head has arrived; without `stream` the body
         too.
 
-        A reused connection may turn out to be closed before any byte of a response. It is
-        replaced once, silently, since every request here may be repeated (see `ServerClient`).
-        Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, `BadResponse`.
+        A reused connection that proves closed before any byte of a response is replaced once,
+        silently. Every request here may be repeated (see `ServerClient`). Raises
+        `LLMConnectionError`, `LLMTimeout`, `Cancelled`, `BadResponse`.
         """
         counted = body or method not in ("GET", "DELETE")
         length = f"Content-Length: {len(body)}\r\n" if counted else ""
@@ -117,9 +117,9 @@ class ServerClient:
     thread.
 
     `request` retries temporary failures within `timeout` seconds in all. Reads and repeatable
-    requests are retried as they are. Other requests carry an `Idempotency-Key`, so that the
-    server acts once. Redirects are not followed. `timeouts` are those of a connection and of a
-    request, in seconds.
+    requests are retried unchanged. Other requests carry an `Idempotency-Key`, so that the server
+    acts once. Redirects are not followed. `timeouts` are those of a connection and of a request, in
+    seconds.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class ServerClient:
             timeout: Seconds for all attempts together; None takes the client's. With `patience` it
                 counts from the failure of an attempt.
             patience: Seconds for each attempt of a request that runs for long.
-            raw: A text body, sent instead of `body` as it is.
+            raw: A text body, sent unchanged instead of `body`.
         """
         data = raw if raw is not None else b"" if body is None else _encode(body, path)
         kind = "text/plain" if raw is not None else "application/json"

@@ -225,8 +225,8 @@ class RemoteWorkspace:
         """Close the connections, and remove a workspace that has no id of your own, with its files
         and shells.
 
-        It is kept if a conversation that continues there was detached. Idempotent. A removal
-        that fails within 5 seconds is a warning in the log. Does nothing in a forked child.
+        The workspace is kept if a conversation that continues there was detached. Idempotent. A
+        removal that fails within 5 seconds is a warning in the log. Does nothing in a forked child.
         """
         if not self.link.owner.here:
             return

@@ -313,7 +313,7 @@ class _Responses:
             session = self._door.fork(row.conversation, following)
         return session, session.settled()
 
-    # # --- existing responses ---
+    # --- existing responses ---
 
     def _row(self, id: str) -> ResponseRow:
         if (row := self._rows.response(self._tenant, id)) is None:

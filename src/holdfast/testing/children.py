@@ -198,7 +198,7 @@ def _set_up_child(output: Path) -> None:
     # The old ones are neither flushed nor closed: the parent writes their buffers.
     sys.stdout = sys.stderr = file
     faulthandler.register(signal.SIGQUIT, file, all_threads=True)
-    # Else a test runner's hooks would collect errors that nobody reads.
+    # Else a test runner's hooks would collect errors that are never read.
     sys.excepthook, sys.unraisablehook, threading.excepthook = (
         sys.__excepthook__,
         sys.__unraisablehook__,

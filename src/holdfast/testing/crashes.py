@@ -29,9 +29,9 @@ class Crash(msgspec.Struct, frozen=True):
     of the resuming process.
 
     `before` are the events in the store right after the (last) kill, `after` those at the end,
-    `reference` those of the uninterrupted run. These three are of the conversation that began
-    first; `*_journals` hold all conversations by id. `folder` is the program's folder; without
-    the argument `folder` it is deleted at the next crash. `number` counts the kills so far.
+    `reference` those of the uninterrupted run. All three are of the conversation that began first;
+    `*_journals` hold all conversations by id. `folder` is the program's folder; without the
+    argument `folder` it is deleted at the next crash. `number` counts the kills so far.
     """
 
     number: int
@@ -89,30 +89,30 @@ def crash_at_every_append(
             assert (crash.folder / "sent.txt").read_text().count("report") <= 1
 
     `program(store, folder)` works in `folder`, which is empty at first, with an `SQLiteStore` in
-    it. It must be repeatable: it opens its conversation by its id, sends only messages that it has
-    not sent yet, and brings the conversation to rest.
+    it. The program must be repeatable. A repeatable program opens its conversation by its id, sends
+    only messages that it has not sent yet, and brings the conversation to rest.
 
-    Each run is a process of its own. The first run is not interrupted and counts the appends. Then
-    a fresh run is killed with SIGKILL at each append, once for each of `when`, and another run
-    resumes it to the end. A `kill_point("...")` within a tool is such a point too.
+    Each run is a separate process. The first run is not interrupted and counts the appends. Then a
+    fresh run is killed with SIGKILL at each append, once for each of `when`, and another run
+    resumes it to the end. A `kill_point("...")` within a tool is a further point.
 
     Args:
         folder: The folder for the runs' folders, one for each kill, which are kept. By default a
-            temporary folder, of which only runs that broke a guarantee are kept.
+            temporary folder, in which only runs that broke a guarantee are kept.
         resume: Called instead of `program` after a kill.
-        when: "before" (the events have not reached the store) and "after" (the store has them,
-            but the program has not been told).
+        when: "before" (the events have not reached the store) and "after" (the store has them, but
+            `append` has not returned).
         points: Numbers of appends, or a function of the `Point`; None selects all points.
         twice: Also kill the resuming runs at each of their points. A function `points` then
             receives both points.
         deadline: Seconds until a run must have ended.
 
-    Raises `AssertionError`, which shows the journal, if one of Holdfast's guarantees is broken:
+    Raises `AssertionError`, which shows the journal, if a guarantee of Holdfast is broken:
 
-    - Every appended event is there, unchanged.
+    - Every appended event is stored unchanged.
     - Each call has one result. Attempts are in order, under one idempotency key.
     - A started call runs again only if its tool is `read_only`, `idempotent` or its `reconcile`
-      permits it. Otherwise the model is told that the outcome is unknown.
+      permits it. Otherwise the model is shown that the outcome is unknown.
     - Conversations come to rest as in the uninterrupted run.
 
     Raises `AssertionError` with the traceback if a run raises or misses the deadline, and if there

@@ -37,7 +37,7 @@ class JournalOutcome(Data, frozen=True):
 
     Attributes:
         journal: The file's path below the folder, and the conversation's id.
-        outcome: `same`; `differs`; `unreadable`: `reason` says why; `empty`: no model request.
+        outcome: `same`, `differs`, `unreadable` (for the `reason`), or `empty` (no model request).
         requests: The model requests that were compared.
         hashed: The number of them that were compared byte by byte.
         difference: The first difference.
@@ -195,10 +195,10 @@ class JournalSuite(Sequence[SuiteJournal]):
         def test_replays(journal):
             journal.check(make_agent())
 
-    `folder` may be a single file. Files that are neither are left alone; a file with a name such
-    as `*.jsonl` or `*.db` that cannot be read is one journal with a `problem`. Stores are read
-    from a copy, which is removed by `close` or with the process. Raises `ConfigurationError` if
-    there is no such folder, or no journal in it.
+    `folder` may be a single file. Other files are left alone. A file with a name such as `*.jsonl`
+    or `*.db` that cannot be read is one journal with a `problem`. Stores are read from a copy,
+    which is removed by `close` or with the process. Raises `ConfigurationError` if there is no such
+    folder, or no journal in it.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -328,7 +328,7 @@ class JournalSuite(Sequence[SuiteJournal]):
 
 
 def _header(line: bytes) -> Header | str:
-    """Return the header in a line, or what is wrong with it."""
+    """Return the header in a line, or its problem."""
     with suppress(ValueError, RecursionError):
         header = msgspec.json.decode(line, type=Header)
         if header.version == VERSION:

@@ -30,8 +30,8 @@ class Point(msgspec.Struct, frozen=True):
     """A moment at which a process is killed: the `number`-th time (from 1) that it reaches `place`.
 
     `place` is "append" or the label of a `kill_point`. For an append, `when` is "before" (the
-    events have not reached the store) or "after" (the store has them, but the program has not
-    been told).
+    events have not reached the store) or "after" (the store has them, but `append` has not
+    returned).
     """
 
     number: int

@@ -17,8 +17,8 @@ Or without: `assert not wires.check(MyWire(), EXCHANGES).failures`.
 - `cuts`: a stream gives the same answer and the same deltas at any size of its pieces, with any
   line ends.
 - `truncation`: a stream that breaks off gives an error or the whole answer, never a shorter one.
-- `mutations`: an answer with missing, wrong, broken or deeply nested values, or with events that
-  are missing or in another order, gives a legal answer or an `LLMError`. Nothing hangs.
+- `mutations`: an answer with missing, wrong, broken or deeply nested values, or with missing or
+  reordered events, gives a legal answer or an `LLMError`. Nothing hangs.
 - `additions`: unknown fields and events, comments and other spellings of the JSON change nothing.
 - `return`: the next request contains the ids, signatures and native parts that the provider needs.
 - `requests`: requests are JSON. The same history always gives the same bytes. A longer history
@@ -147,8 +147,8 @@ def cases(
     `exchanges` are not recordings.
 
     Args:
-        wire: An object or a module with the members of `Wire`, or the name of one of Holdfast's
-            wires, such as "openai_chat".
+        wire: An object or a module with the members of `Wire`, or the name of a wire of Holdfast,
+            such as "openai_chat".
         exchanges: Recordings of the provider, as `load` returns them. Without any, the kit checks
             requests and errors only.
         limit: The largest number of mutations that one check of one exchange reads. The kit takes

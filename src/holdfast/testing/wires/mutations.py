@@ -140,8 +140,8 @@ def leaves(value: Any, keep: Callable[[str], bool]) -> set[str]:
 
 
 def contains(value: Any, expected: Any) -> bool:
-    """Return True if a JSON value or a value in it matches `wanted`: a text that contains it, or
-    an object with its keys and values."""
+    """Return True if a JSON value or a value in it matches `expected`. A text matches if it
+    contains it, an object if it has its keys and values."""
     return any(_covers(at(value, path), expected) for path in paths(value))
 
 

@@ -69,8 +69,8 @@ def _taken_back(exchange: RecordedExchange, response: RecordedResponse) -> Itera
 
 
 def check_requests(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
-    """Check that requests are JSON, that a history always gives the same bytes, and that a longer
-    history begins with the bytes of a shorter one."""
+    """Check that requests are JSON, and that a history always gives the same bytes. A longer
+    history must begin with the bytes of a shorter one."""
     answers = [reader.read(response) for response in exchange.responses]
     items: list[Any] = [text_message("Hello, wörld \U0001f600.")]
     lengths = [1]
@@ -265,8 +265,8 @@ _ERROR_BODIES = (
 
 
 def check_errors(reader: Reader) -> None:
-    """Check that each status gives an error of its class with `status` and `retry_after`,
-    whatever the body is."""
+    """Check that each status gives an error of its class with `status` and `retry_after`, with any
+    body."""
     for status, kind in _STATUSES.items():
         for body in _ERROR_BODIES:
             error = reader.read(
