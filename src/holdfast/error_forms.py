@@ -32,7 +32,7 @@ def describe_error(error: BaseException) -> str:
 
 def typed_text(type: str, text: str) -> str:
     """Return an error's class and text as `type: text`, and without a text `type (no message)`. A
-    text of `describe_error` is returned as it is."""
+    text of `describe_error` is returned unchanged."""
     if text.startswith(f"{type} (no message"):
         return text
     return f"{type}: {text}" if text.strip() else f"{type} (no message)"

@@ -129,8 +129,8 @@ class MessageAdded(Event, frozen=True, tag="message"):
 
     `sender` is `user`, the id of the sending conversation, or `holdfast` for the loop itself. The
     loop sets `about` to the subject, such as `skill:pdf` or `stuck:repeat`; "" is about an empty or
-    cut-off answer. For a message that a call of `model` made, such as the description of a picture,
-    `usage` and `cost` (US dollars, None if not known) are the call's.
+    cut-off answer. If a call of `model` made the message, such as a picture's description, `usage`
+    and `cost` (US dollars, None if not known) are the call's.
     """
 
     content: tuple[Content, ...]

@@ -378,7 +378,7 @@ def make_rule(
     if size > MAX_TIMER_CHARACTERS:
         raise ConfigurationError(
             f"A timer's message takes at most {MAX_TIMER_CHARACTERS:,} characters, not {size:,}."
-            " Put what is longer into a file, and name it."
+            " Put a longer text into a file, and name the file."
         )
     if cast(str, misfire) not in ("once", "skip", "all"):
         raise ConfigurationError(f"misfire takes 'once', 'skip' or 'all', not {misfire!r}.")

@@ -219,7 +219,7 @@ def test_a_plain_chat_numbers_the_conversations(tmp_path: Path) -> None:
     ):
         screen.shows(r"1 .*second\n +2 .*first\n")
         screen.types("7\r")
-        screen.shows("'7' is none of the numbers")
+        screen.shows("'7' is not one of the numbers")
         screen.types("2\r")
         screen.shows(r"continuing first")
         screen.shows(r"(?m)^>")

@@ -113,7 +113,7 @@ class CodeTools:
         self.mode = mode
         self._beside: frozenset[str] = frozenset()  # tools that stay the model's
         self._manager: ToolManager | None = None
-        # Each of these stands behind the definitions that it was made of.
+        # Caches: each value follows the definitions that it was made from.
         self._definitions: tuple[object, tuple[ToolDefinition, ...]] = ((), ())
         self._functions: tuple[object, dict[str, CodeFunction]] = ((), {})
         only_calls = ToolAnnotations(True, False, True, False)

@@ -197,7 +197,7 @@ class Console:
                 return None
             if answer.isdecimal() and 1 <= int(answer) <= len(rows):
                 return int(answer) - 1
-            self.notice(f"{answer!r} is none of the numbers.", "dim")
+            self.notice(f"{answer!r} is not one of the numbers.", "dim")
 
     def forget_typed(self) -> None:
         """Drop the input that was typed but not read, because it is no answer to a new question."""

@@ -160,7 +160,7 @@ def _run(
             stop.set()
             signals.take_interrupt()
             text = "stopping after the present steps; Ctrl-C again leaves at once"
-            console.notice(f"{text}. The same command goes on.", "dim")
+            console.notice(f"{text}. The same command continues.", "dim")
     console.status("")
     if errors:
         raise errors[0]

@@ -76,7 +76,7 @@ def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
         ended = serving.close(options.grace)
         code = signals.ending or Exit.INTERRUPTED
     if not ended:
-        console.notice("Calls were interrupted; their conversations go on elsewhere.")
+        console.notice("Calls were interrupted; their conversations continue elsewhere.")
     return code
 
 

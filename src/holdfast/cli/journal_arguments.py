@@ -40,14 +40,14 @@ examples:
             "show the conversation as it was after event SEQ",
             type=number("an event's number, 0 for none", int, 0),
         ),
-        "--follow": """show new events as they come, until Ctrl-C, whichever process drives
-            the conversation""",
+        "--follow": """show new events until Ctrl-C, also while another process drives the
+            conversation""",
         "--prompt": "show the last system prompt that the model received, part by part",
         "--until-rest": """follow until the conversation finishes, stops, pauses or waits
             for you""",
         **FULL,
-        "--no-pager": """do not show what is longer than the screen with your pager ($PAGER,
-            else less)""",
+        "--no-pager": """do not use your pager ($PAGER, else less) for output that is longer
+            than the screen""",
     },
 )
 LIST = CommandLine(
@@ -166,9 +166,9 @@ examples:
         ),
         "--cron FIELDS": "add: minute, hour, day of month, month and day of week",
         "--timezone ZONE": "add: a zone such as Europe/Berlin; --cron without it is in UTC",
-        "--misfire POLICY {once,skip,all} = once": """add: what becomes of occurrences that nobody
-            could send: one message for all (once), none if they are late (skip), or one for each of
-            the last ten (all)""",
+        "--misfire POLICY {once,skip,all} = once": """add: the rule for missed
+            occurrences: one message for all (once), none if they are late (skip), or one for each
+            of the last ten (all)""",
         "--name NAME": "add: the timer's id; a timer of this id is replaced",
         "--key KEY": "drop the command if another one was posted under this key before",
     },
@@ -246,8 +246,8 @@ reached. 2: no such store or conversation.""",
         "id [ID]": f"{_ID}; may be left out if there is only one",
         "-o --output OUT": """write to this file, .html or .svg; without it, the page goes to
             standard output""",
-        "--limit N": """the largest number of rows in the waterfall (2,000): the longest, and
-            all that failed""",
+        "--limit N": """the largest number of rows in the waterfall (2,000): the longest and
+            the failed ones""",
         "--json": "print the trace as one JSON object",
     },
 )
@@ -267,10 +267,9 @@ EXPORT = CommandLine(
     "export",
     "write conversations of a store as JSON lines",
     """\
-Write conversations as JSON lines: a header, then each event as it is stored,
-then the blobs (outputs kept in full) that the events refer to. Without ID,
-write all conversations, one after the other. `holdfast import` reads them
-back.
+Write conversations as JSON lines: a header, then each stored event, then the
+blobs (outputs kept in full) that the events refer to. Without ID, write all
+conversations, one after the other. `holdfast import` reads them back.
 
 examples:
   holdfast export ~/agent.db 4f0c > conversation.jsonl
@@ -297,7 +296,7 @@ IMPORT = CommandLine(
     """\
 Write exported conversations into a store under their ids. Each conversation is
 checked first, and written completely or not at all. A conversation that the
-store already has, event for event, is left as it is. A different one with the
+store already has, event for event, is left unchanged. A different one with the
 same id is refused (exit code 2) unless --id gives it a new id.
 
 examples:

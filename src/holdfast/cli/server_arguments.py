@@ -95,9 +95,9 @@ SKILLS = CommandLine(
     "skills",
     "list the skills of folders and plugins",
     """\
-List the skills that an agent would have of these folders: a folder of skills,
+List the skills that an agent would have from these folders: a folder of skills,
 a repository, or a plugin. Each line says how the model is shown the skill: on
-demand, always, by words of yours, or by files. What was left out is on standard
+demand, always, by words of yours, or by files. Omitted parts are on standard
 error, with the reason.
 
 Exit code 0: listed. 1: something was left out. 2: a plugin cannot be read.
@@ -288,16 +288,17 @@ WORKER = CommandLine(
     """\
 Drive the conversations of a store that have work: a message, a decision, a
 result, a due timer, or an owner that died. Any number of workers serve one
-store, on any machines if it is in Postgres. A conversation goes on in another
-worker when its worker is killed, frozen or cut off.
+store, on any machines if it is in Postgres. A conversation continues in
+another worker when its worker is killed, frozen or cut off.
 
 examples:
   holdfast worker --store agents.db --agent coder.yaml
   holdfast worker --store postgresql://db.example/agents --agent coder.yaml \\
       --variable OPENAI_API_KEY --concurrency 32 --ready 0.0.0.0:8080
 
-SIGTERM and Ctrl-C drain the worker: each run ends at its next step and goes on
-in another worker. What still runs after --grace is interrupted.
+SIGTERM and Ctrl-C drain the worker: each run ends at its next step and
+continues in another worker. A run that is still working after --grace is
+interrupted.
 
 All workers of a queue take the same --backend. The password of a database is
 better kept in PGPASSWORD or ~/.pgpass than in the address.

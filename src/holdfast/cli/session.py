@@ -213,9 +213,9 @@ class Session:
                     self.console.show(lines)
 
     def open_other(self, id: str) -> None:
-        """Go on with another conversation of the same place. Raises `HoldfastError`."""
+        """Continue another conversation of the same place. Raises `HoldfastError`."""
         conversation = self.source.other(id)
-        if conversation.agent is None:  # it has an agent of its own: allow nothing there yet
+        if conversation.agent is None:  # it has its own agent: allow nothing there yet
             self.parts = self.parts._replace(model="", policy=ConfirmOption([]))
         self.go_on_with(conversation, show=True)
 

@@ -93,7 +93,7 @@ _MODEL: Options = {
 }
 _WORK: Options = {
     "--workdir DIR": "the folder to work in (the current one)",
-    "--no-instructions": "do not tell the model what the AGENTS.md files of DIR's repository say",
+    "--no-instructions": "do not show the model the AGENTS.md files of DIR's repository",
     "--sandbox {auto,off,require}": """run commands in a sandbox: auto (default), where one can be
         made; require, or end with an error; off, never (HOLDFAST_SANDBOX)""",
     "--network HOST ...": """let commands in the sandbox connect to this host, such as pypi.org or
@@ -103,9 +103,8 @@ _WORK: Options = {
     "--allow-outside": """with --sandbox off: let the file tools work outside of DIR too; the
         shell then always can""",
     "--env NAME ...": "an environment variable that commands may see",
-    "--secret NAME[=FILE] ...": """a secret that commands which name it get as an environment
-        variable, and that the model is never shown: the content of FILE, else the variable of
-        that name""",
+    "--secret NAME[=FILE] ...": """a secret that the model is never shown: the content of FILE, else
+        the variable of that name; commands that name it get it as an environment variable""",
     "--confirm WHAT = never": """which calls wait for you: never (default), always, risky (by their
         risk), or tool names separated by commas, such as terminal,write_file""",
     "--plan [first]": Option(
@@ -116,7 +115,7 @@ _WORK: Options = {
     ),
     "--ask": "let the agent ask you questions and wait for your answers",
     "--goal TEXT": """the goal of the work: when the agent stops, its model judges whether the goal
-        is reached; if not, the agent goes on, at most five times""",
+        is reached; if not, the agent continues, at most five times""",
     "--goal-check COMMAND": "judge the goal by this shell command instead: exit code 0 is reached",
     "--max-steps N": "model calls per run (500)",
     "--system-prompt-file F": "use this text instead of the default system prompt",
@@ -159,7 +158,7 @@ _EVAL_OPTIONS: Options = {
     "--agent [NAME=]AGENT ...": """an agent: its file (YAML or JSON, as load_agent reads it), or
         MODULE:NAME, an Agent or a function of one; a function with a parameter gets the runtime of
         the run's folder. The others are compared with the first one""",
-    "--out DIR": "the folder of the results, to go on with if it exists (SUITE.eval)",
+    "--out DIR": "the folder of the results; an existing one is continued (SUITE.eval)",
     "--repeat N = 1": "runs of each agent on each case (1)",
     "--parallel N = 4": "runs at once (4)",
     "--max-cost USD": Option(
@@ -232,7 +231,7 @@ EVAL = CommandLine(
     """\
 Let agents work on the cases of a suite, score their work, and compare them:
 pass rates with 95 % intervals, cost, tokens, time, and the first step at which
-two agents part on a case. The results are in DIR: report.html, results.jsonl
+two agents differ on a case. The results are in DIR: report.html, results.jsonl
 (one JSON object in each line), and eval.db, the journals of all runs, for
 `holdfast show` and `holdfast replay`.
 
@@ -241,9 +240,9 @@ A case is a line of cases.jsonl:
   {"id": "fix", "input": "Make the tests pass.", "files": {"a.py": {"file":
    "broken.py"}}, "score": {"command": "python -m pytest -q"}}
 
-Ctrl-C pauses the runs after their present steps. The same command goes on, also
-after a kill; it asks no model again for a run that is over. Runs with an error
-are tried again.
+Ctrl-C pauses the runs after their present steps. The same command continues,
+also after a kill; it asks no model again for a run that is over. Runs with an
+error are tried again.
 
 examples:
   holdfast eval evals/ --agent agent.yaml

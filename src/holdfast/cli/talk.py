@@ -42,7 +42,7 @@ COMMANDS = (
     ("/plan", "", "show the agent's plan"),
     ("/ask", "QUESTION", "ask the model aside, also while it works; it does not see this again"),
     ("/undo", "", "take back your last message, and put back the files that calls changed since"),
-    ("/fork", "", "go on in a copy of the conversation; the original stays as it is"),
+    ("/fork", "", "continue in a copy of the conversation; the original stays unchanged"),
     ("/compact", "[TEXT]", "shorten the model's view; TEXT says what its summary must keep"),
     ("/tools", "", "list the agent's tools"),
     ("/status", "", "show the state of the conversation, its tokens and its cost"),
@@ -367,7 +367,7 @@ class _Talk:
             session.dialog.catch_up()
 
     def _undo(self) -> None:
-        """Go on from before the last message of the user, with the files of that time."""
+        """Continue from before the last message of the user, with the files of that time."""
         session = self._session
         conversation = session.conversation
         if isinstance(conversation, Conversation) and conversation.hosting.context.undo is None:
@@ -386,16 +386,16 @@ class _Talk:
         self._hint(f"{rewound.files} Your last message is taken back; say it anew.")
 
     def _fork(self) -> None:
-        """Go on in a fork of the conversation."""
+        """Continue in a fork of the conversation."""
         session, conversation = self._session, self._session.conversation
         if conversation.status in (ConversationStatus.RUNNING, WAITING):
             self._hint("Nothing was forked: /pause, and wait.", "error")
             return
         session.go_on_with(conversation.fork(**session.source.callbacks()))
-        self._hint(f"This is {session.conversation.id} now; {conversation.id} stays as it is.")
+        self._hint(f"This is {session.conversation.id} now; {conversation.id} stays unchanged.")
 
     def _resume(self, id: str) -> None:
-        """Go on with another conversation, which the user chooses unless `id` names it."""
+        """Continue another conversation, which the user chooses unless `id` names it."""
         session, console = self._session, self._session.console
         if session.conversation.status in (ConversationStatus.RUNNING, WAITING):
             console.notice("Nothing was resumed: /pause, and wait.", "error")
@@ -406,13 +406,13 @@ class _Talk:
             if entry is not None:
                 session.open_other(entry.id)
         except (UsageError, HoldfastError) as error:
-            if not session.interactive:  # else a script would go on with the one before
+            if not session.interactive:  # else a script would continue the one before
                 raise
             hint = " /continue continues this one." if not id else ""
             console.notice(f"Nothing was resumed: {str(error).rstrip('.')}.{hint}", "error")
 
     def _other(self, id: str, others: Sequence[Summary]) -> Summary | None:
-        """Return the conversation to go on with, None if the user chooses none."""
+        """Return the conversation to continue, None if the user chooses none."""
         session = self._session
         if id:
             if (match := find_matching(others, id)) is None:

@@ -24,7 +24,7 @@ def guarded(callback: Callable[..., object]) -> Callable[..., None]:
         try:
             _not_a_coroutine(callback(*arguments))
         except Exception:
-            _log.exception("a callback raised; the run goes on")
+            _log.exception("a callback raised; the run continues")
 
     return call
 
@@ -76,7 +76,7 @@ class Subscription:
                     _not_a_coroutine(self._callback(event))
                 except Exception:
                     _log.exception(
-                        "callback of conversation %s raised on event %d; it goes on with the next",
+                        "callback of conversation %s raised on event %d; the next event follows",
                         journal.id,
                         event.seq,
                     )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-CLOSING = "The conversation is being closed; its calls spawn no more."
+CLOSING = "The conversation is being closed; its calls cannot spawn children."
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 

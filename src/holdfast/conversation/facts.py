@@ -226,7 +226,7 @@ class PlanFacts(Reducer, frozen=True):
 
 class HandoffFacts(Reducer, frozen=True):
     """The target of the last handoff or switch of model (`handoffs.resolve_target`), by a call or
-    by `commands.Use`. "" is the first agent, None no pending switch."""
+    by `commands.Use`. The value "" is the first agent, None no pending switch."""
 
     events = (ev.AgentConfigured, ev.NoteRecorded)
     tools = (TOOL, SWITCH)

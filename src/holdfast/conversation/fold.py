@@ -113,7 +113,7 @@ class Fold(ObjectStruct):
     """The facts of a journal that the loop needs, updated event by event.
 
     The journal owns it and guards it by its lock. Each feature has a field with its facts, a
-    frozen reducer. What has no feature of its own stands before them.
+    frozen reducer. The facts without a feature precede them.
     """
 
     status: ConversationStatus = ConversationStatus.IDLE
@@ -425,7 +425,7 @@ class Fold(ObjectStruct):
     @property
     def owed(self) -> bool:
         """True if the model owes an answer to a new message or to the results of its last calls, or
-        the rest of a paused answer."""
+        the rest of an answer."""
         last = self.assistant
         if self.message_seq > self.based_on or last is None:
             return self.message_seq > self.based_on

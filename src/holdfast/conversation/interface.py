@@ -313,8 +313,8 @@ class ConversationInterface(FixedAttributes):
     ) -> str:
         """Send the agent a message later, once or repeatedly, and return the timer's id.
 
-        The timer is in the journal and survives every process. It is fired in an open conversation
-        that a thread drives, by an agent server or a worker, or else when the conversation is
+        The timer is in the journal and survives every process. Timers fire in an open conversation
+        that a thread drives, on an agent server or by a worker, or else when the conversation is
         opened next. Each occurrence gives one message.
 
         Args:
@@ -323,8 +323,8 @@ class ConversationInterface(FixedAttributes):
             every: Seconds between two messages, at least 60, from now on.
             cron: Five fields, such as `0 9 * * mon-fri`, by the wall clock of `timezone`.
             timezone: A name such as `Europe/Berlin`; "" is UTC for `cron`.
-            misfire: The messages for missed occurrences: "once" sends one for all, "skip" one if
-                the last is at most a minute old, "all" one for each of the last ten.
+            misfire: The rule for missed occurrences. "once" sends one message for all, "skip" one
+                if the last is at most a minute old, "all" one for each of the last ten.
             id: The timer's id; a timer of this id is replaced. None makes a new one.
 
         Raises `ConfigurationError` for a time that is past, an unknown zone or a wrong expression;

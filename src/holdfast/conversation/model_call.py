@@ -342,7 +342,7 @@ class ModelCall(ObjectStruct):
         self, calls: tuple[ToolCall, ...], token: Cancellation
     ) -> tuple[tuple[ToolCall, ...], list[CallVerdict], dict[int, ToolResult]]:
         """Return the calls with canonical names, a verdict on each (none if nothing judges calls),
-        and the results of calls that are answered without being run, by index."""
+        and by index the results of calls that do not run."""
         context = self._context
         if not calls:
             return calls, [], {}

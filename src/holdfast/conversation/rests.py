@@ -152,7 +152,7 @@ def pending_items(fold: Fold, awaited: Callable[[str], bool] = _any) -> tuple[Pe
 
 
 def child_items(conversation: str, fold: Fold, awaited: Callable[[str], bool]) -> list[ChildItem]:
-    """Return what a spawned conversation asks the user; `awaited` is as for `pending_items`."""
+    """Return the items of a spawned conversation for the user; `awaited` as in `pending_items`."""
     return [
         replace(item, conversation=conversation)
         for item in pending_items(fold, awaited)
@@ -206,8 +206,8 @@ def rest_of(
     below: Sequence[ChildItem] = (),
     awaited: Callable[[str], bool] = _any,
 ) -> Rest:
-    """Return the rest at which a conversation is. `below` is what the conversations ask that its
-    calls have spawned; `awaited` is as for `pending_items`."""
+    """Return the present rest of a conversation. `below` are the items of its descendants, and
+    `awaited` is as for `pending_items`."""
     pending = (*pending_items(fold, awaited), *below)
     reason: Any = str(fold.status.value)
     # While a client runs calls, its door pauses the conversation. A question that is open after

@@ -33,7 +33,7 @@ class PutBack(msgspec.Struct, frozen=True, rename="camel"):
         """Return the outcome in sentences."""
         parts = [f"{_names(self.changed)} put back." if self.changed else "No file was put back."]
         for names, text in (
-            (self.kept, "changed by others since, and left as they are"),
+            (self.kept, "changed elsewhere since, and left alone"),
             (self.failed, "could not be written"),
             (self.left_out, "not in the snapshots, and not undone (too large, or a repository)"),
             (self.without_snapshot, "calls without a snapshot, which are not undone"),

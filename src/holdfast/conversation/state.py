@@ -51,7 +51,7 @@ class CallOffer(Data, frozen=True):
 
 _HOW_TO_GO_ON = {
     ConversationStatus.RUNNING: "wait() blocks until it rests.",
-    ConversationStatus.PAUSED: "resume() goes on.",
+    ConversationStatus.PAUSED: "resume() continues the run.",
     ConversationStatus.STUCK: "Send a message that helps the model, or resume().",
     ConversationStatus.WAITING_FOR_CONFIRMATION: (
         "Decide its calls (state.pending_confirmations) with approve() or reject()."

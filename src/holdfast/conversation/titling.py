@@ -75,7 +75,9 @@ def generate_title(
     )
     text = next(texts, None)
     if text is None:
-        raise ConfigurationError("A title is written by the first message; there is none.")
+        raise ConfigurationError(
+            "A title is written from the first message, and the conversation has none."
+        )
     if is_model(titler):
         own = titler is context.agent.llm
         titler = LentModel(titler, journal, None, own, _PURPOSE)

@@ -32,10 +32,11 @@ RUNNING = ConversationStatus.RUNNING
 
 
 def place_of_death(journal: Journal) -> str:
-    """Return what the dead owner was doing, "" if it had nothing to do. Needs the lease.
+    """Return the work of the dead owner, "" if it had none. Needs the lease.
 
     The same calls with the same arguments are the same place, even if the model asked for them
-    again. So are two model calls with no answer between them, and the same first command.
+    again. Two model calls without an answer between them are one place too, and the same first
+    command.
     """
     fold = journal.fold
     if fold.status is not RUNNING and not fold.has_new_message:

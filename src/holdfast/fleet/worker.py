@@ -431,7 +431,7 @@ class Worker:
         try:
             conversation.close(_CLOSE_SECONDS)
         except errors.StoreError:
-            # Nobody takes a lease of an owner that lives, so that it must be given back later.
+            # The lease of a living owner is never taken, so it must be given back later.
             if lease is not None:
                 with self._lock:
                     self._unreleased.append(lease)

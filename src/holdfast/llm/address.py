@@ -23,7 +23,7 @@ class Address(msgspec.Struct, frozen=True):
     provider: str  # the provider's id in the models.dev table, such as "groq"; "" if unknown
 
 
-# LiteLLM's prefix for a model behind its proxy. `settings.parameters` has what it means.
+# LiteLLM's prefix for a model behind its proxy. `settings.parameters` gives its meaning.
 LITELLM_PROXY = "litellm_proxy/"
 
 # Google's own list of models prefixes names with "models/".

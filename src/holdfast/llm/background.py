@@ -201,8 +201,8 @@ class BackgroundAnswer:
 
     def _late(self) -> LLMTimeout:
         return LLMTimeout(
-            f"The answer {self._id} was not complete within the deadline. The provider goes on"
-            " with it: ask again to fetch it."
+            f"The answer {self._id} was not complete within the deadline. The provider"
+            " continues it: ask again to fetch it."
         )
 
     def _is_gone(self, error: LLMError) -> bool:

@@ -76,8 +76,8 @@ class Delta(msgspec.Struct, frozen=True):
     `text` and `reasoning` deltas carry text to append. A `tool` delta carries a piece of the
     arguments of call number `index`; the first one of a call also has the tool's `name`. A
     `restart` delta says that the answer broke off and is requested again: discard all earlier
-    pieces. A `retry` delta says that a request failed for a `reason` and is repeated in `seconds`,
-    as retry number `index` (from 1) of at most `most`.
+    pieces. A `retry` delta says that a request failed for a `reason` and is repeated in `seconds`.
+    Its `index` counts the retries from 1, of at most `most`.
     """
 
     kind: Literal["text", "reasoning", "tool", "restart", "retry"]

@@ -48,9 +48,8 @@ def one_line(text: str, limit: int) -> str:
 
 
 def left_out(block: Content, reason: str = NOT_TAKEN) -> str:
-    """Return the text that replaces a file, with its kind, name, size and the reason:
-    `[application/pdf report.pdf, 12 KB: this model's API takes no such file]`. Return "" for a text
-    block."""
+    """Return the replacement of a file, with its kind, name, size and the reason: `[application/pdf
+    report.pdf, 12 KB: this model's API takes no such file]`. Return "" for a text block."""
     size = 0
     match block:
         case ImageContent() | AudioContent():

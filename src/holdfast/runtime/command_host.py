@@ -87,8 +87,8 @@ def _restore_sigint() -> None:
 
 
 def before_start() -> Any:
-    """Return the function that a child calls before its program starts, or None. bash cannot
-    restore a signal that was ignored at its start, such as in a script's background."""
+    """Return the function that a child calls before its program starts, or None. The program bash
+    cannot restore a signal that was ignored at its start, such as in a script's background."""
     return _restore_sigint if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else None
 
 

@@ -360,7 +360,7 @@ class OwnFolder:
                 place.chmod(mode)
         except OSError as error:
             raise RuntimeFault(
-                f"Not all changes could be taken over; the next call goes on: {error}."
+                f"Not all changes could be taken over; the next call continues: {error}."
             ) from error
         if not changes.stays:
             self.drop()

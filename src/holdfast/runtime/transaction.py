@@ -256,7 +256,7 @@ def _take_back(record: _Record) -> None:
                         os.unlink(name, dir_fd=folder)
                     textfile.sync(folder)
                 elif has_begun and now != step.old:
-                    _log.warning(f"{step.path} was changed since, and stays as it is.")
+                    _log.warning(f"{step.path} was changed since, and stays unchanged.")
     _clean(record)
     for path in reversed(record.made):
         with suppress(OSError):  # something else is in it

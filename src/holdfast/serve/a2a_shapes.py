@@ -332,7 +332,7 @@ class TaskView:
             case "paused" if self._interrupted:
                 state = CANCELED
             case "paused":
-                state, text = INPUT_REQUIRED, "The task is paused. It goes on with a message."
+                state, text = INPUT_REQUIRED, "The task is paused. A message continues it."
             case "error" | "stuck":
                 state, error = "TASK_STATE_FAILED", rest.error
                 text = "The agent got stuck." if error is None else error.message

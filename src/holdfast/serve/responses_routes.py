@@ -254,7 +254,7 @@ class _Responses:
         else:
             if chat.history:
                 raise ConfigurationError(
-                    "input: with previous_response_id, send only what is new: no answers."
+                    "input: with previous_response_id, send only new items, no answers."
                 )
             session, folded = self._continue(row)
             rest = session.rest(folded)

@@ -488,8 +488,8 @@ class Scheduler:
         self._workspaces.tend()
 
     def _is_needed(self, id: str) -> bool:
-        """Return True if a conversation must stay open although it is unused. It stays open while
-        clients may run its calls, so that other servers notice the death of this one."""
+        """Return True if a conversation must stay open although it is unused. A conversation stays
+        open while clients may run its calls, so that other servers notice the death of this one."""
         return self.pool.busy(id) or (self._shared and self.claims.offers(*place_of(id)))
 
     def _relook(self, tenant: str, id: str) -> None:

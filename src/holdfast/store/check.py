@@ -114,7 +114,7 @@ class _Check:
         if sql.application == APPLICATION and sql.format > FORMAT:
             raise StoreError(
                 f"{str(file.path)!r} was written by a newer Holdfast (format {sql.format}, this one"
-                f" reads {FORMAT}). `holdfast export --salvage` reads what it can of it."
+                f" reads {FORMAT}). `holdfast export --salvage` recovers its readable parts."
             )
         file.troubles += [f"SQLite finds: {line}" for line in sql.integrity(self._progress)]
         if sql.application != APPLICATION:

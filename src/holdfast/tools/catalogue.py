@@ -348,7 +348,7 @@ class ToolSet:
             self._take(tool)
         self._canonical = {wire_name(name): name for name in self._own}
         self._local_names = frozenset(shared.tools.keys() - shared.origins.keys())
-        # Each cached view stands behind the views that it was made of.
+        # Each cached view follows the views that it was made from.
         self._tools: tuple[Mapping[str, Tool], Mapping[str, Tool], dict[str, Tool]] | None = None
         self._definitions: tuple[Mapping[str, Tool], tuple[ToolDefinition, ...]] | None = None
 

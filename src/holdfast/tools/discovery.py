@@ -135,7 +135,7 @@ class Discovery:
                 except TimeoutError:
                     error = (
                         f"{state.source.id!r} has not listed its tools within {within:g} s. The"
-                        " request goes on; discover() waits for it."
+                        " request continues; discover() waits for it."
                     )
                     with self._lock:
                         overdue = state.asking is future

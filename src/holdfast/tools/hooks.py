@@ -66,9 +66,10 @@ class Hook(msgspec.Struct, frozen=True):
     On `tool` the hook applies to the tools whose canonical names match the pattern `tools` (`*`:
     all; `srv.*`: those of a server). `before(call, context)` returns None (continue), a dict (other
     arguments), or a `ToolResult` (the answer; the tool does not run).
-    `after(call, result, context)` returns None or another result. Both may return `Deny(reason)`,
-    `Add(text)`, or a tuple of an `Add` and a change. Both run once for a call, not once for each
-    attempt, on the call's thread.
+    `after(call, result, context)` returns None or another result.
+
+    Both may return `Deny(reason)`, `Add(text)`, or a tuple of an `Add` and a change. Both run once
+    for a call, not once for each attempt, on the call's thread.
 
     The arguments and return values of the other places are in `docs/how-to/hooks.md`.
 

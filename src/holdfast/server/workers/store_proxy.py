@@ -1,5 +1,5 @@
 """The server's side of a worker's store: the leases, the worker's requests for its own
-conversations, and the end of the processes that a dead worker leaves."""
+conversations, and the end of a dead worker's processes."""
 
 from __future__ import annotations
 

@@ -414,8 +414,8 @@ class SQLiteStore(Store):
                 self._owner.close()
             if writer.is_file_gone:  # found before the next append, if there is one
                 _log.error(
-                    "Store %r was removed or replaced by another file while it was open. What was"
-                    " appended to it went with the file.",
+                    "Store %r was removed or replaced by another file while it was open. Its"
+                    " last events are lost with that file.",
                     str(self.path),
                 )
             writer.db.close()

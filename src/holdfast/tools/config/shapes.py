@@ -108,7 +108,7 @@ class Text(Shape, frozen=True):
         if not value and not self.empty:
             raise place.error(f"it takes {self.what}; it is empty.")
         if self.pattern and not re.fullmatch(self.pattern, value):
-            description = "what was given" if self.secret else describe_value(value)
+            description = "this value" if self.secret else describe_value(value)
             raise place.error(f"it takes {self.what}, not {description}.")
         return str(value)
 
