@@ -6,9 +6,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+from array import array
 from collections import OrderedDict, namedtuple
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID
 
@@ -112,6 +114,9 @@ def test_nothing_is_a_success_that_says_nothing() -> None:
         (OrderedDict(a=1), {"a": 1}),
         ("ü" * 3, "üüü"),
         ({"null": "null"}, {"null": "null"}),
+        ([Path("/a/b")], ["/a/b"]),
+        ({"found": PurePosixPath("c")}, {"found": "c"}),
+        (array("i", [1, 2]), [1, 2]),  # has `tolist`, as the arrays and numbers of NumPy have
     ],
 )
 def test_a_json_like_value_becomes_text_and_data(value: Any, data: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import math
 import socket
 from collections.abc import Callable
@@ -208,7 +209,8 @@ def test_a_type_that_json_cannot_describe_is_a_clear_error() -> None:
 
     with pytest.raises(
         ConfigurationError,
-        match=r"Tool 'takes': its parameters cannot be described .* or pass input_schema",
+        match=r"Tool 'takes': parameter 'call' is annotated .*Callable.*, which cannot be described"
+        r" .* or pass input_schema",
     ):
         Tool.from_function(takes).input_schema  # noqa: B018
 
@@ -322,6 +324,44 @@ def test_google_and_sphinx_docstrings_describe_parameters(doc: str) -> None:
         "Does it.\n\nMore of it.",
         {"a": "the first and more", "b": "the second"},
     )
+
+
+def test_numpy_docstrings_describe_parameters() -> None:
+    doc = """Does it.
+
+    Parameters
+    ----------
+    a : int, optional
+        The first
+        and more: it.
+    b, c : {'x', 'y'}
+        The others.
+
+    Other Parameters
+    ----------------
+    **options
+        Further ones.
+
+    See Also
+    --------
+    a : not this one.
+    """
+    assert parse_docstring(inspect.cleandoc(doc)) == (
+        "Does it.",
+        {
+            "a": "The first and more: it.",
+            "b": "The others.",
+            "c": "The others.",
+            "options": "Further ones.",
+        },
+    )
+
+
+def test_a_parameter_whose_type_is_not_known_yet_is_named() -> None:
+    def takes(good: int, shapes: list[Unknown]) -> None: ...  # noqa: F821 # pyright: ignore
+
+    with pytest.raises(ConfigurationError, match=r"parameter 'shapes' is annotated .*Unknown"):
+        Tool.from_function(takes).input_schema  # noqa: B018
 
 
 @pytest.mark.parametrize("doc", ["", "One line.", "Text: with a colon.\nNext: line."])

@@ -9,7 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, HoldfastError, ToolValidationError
@@ -294,10 +294,38 @@ def test_a_wrong_retry_policy_is_refused_and_named(
 
 
 def test_a_function_without_a_usable_name_must_be_given_one() -> None:
-    with pytest.raises(ConfigurationError, match=r"name takes .* not '<lambda>'"):
+    with pytest.raises(ConfigurationError, match=r"lambda has no name: .* name='"):
         Tool.from_function(lambda: None)
     with pytest.raises(ConfigurationError, match="from_function takes a function, not 'add'"):
         Tool.from_function("add")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_decorator_takes_its_arguments_by_name_with_or_without_a_function() -> None:
+    decorate: Any = tool
+    assert decorate(add, name="plus").name == decorate(name="plus")(add).name == "plus"
+    with pytest.raises(ConfigurationError, match=r"by name such as name='add', not 'plus'"):
+        decorate("plus")
+
+
+def each(n: int) -> Any:
+    yield from range(n)
+
+
+async def each_in_turn(n: int) -> Any:
+    yield n
+
+
+@pytest.mark.parametrize("function", [each, each_in_turn])
+def test_a_generator_is_refused_when_the_tool_is_made(function: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"is a generator\. .* such as a list"):
+        Tool.from_function(function)
+
+
+def test_a_class_without_a_docstring_has_no_description() -> None:
+    class Point(BaseModel):
+        x: int
+
+    assert Tool.from_function(Point).description == ""
 
 
 # --- the context ---

@@ -173,5 +173,6 @@ def instructions_of(value: Any) -> Instructions:
         return Instructions.read(folder)
     except ConfigurationError:
         raise ConfigurationError(
-            f"Agent: instructions has the folder {folder!r}, which does not exist."
+            f"Agent: instructions has the folder {folder!r}, which does not exist. It takes the"
+            " folder of AGENTS.md files; the text of a prompt is system_prompt."
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, cast
 
 import msgspec
@@ -100,14 +101,18 @@ def _normalize(tool: str, result: ToolResult) -> ToolResult:
 # --- JSON ---
 
 
-def _encode_model(value: Any) -> Any:
-    """Return a pydantic model as JSON values for msgspec's encoder, without importing pydantic."""
-    if hasattr(value, "model_dump") and not isinstance(value, type):
-        return value.model_dump(mode="json")
+def _encode_other(value: Any) -> Any:
+    """Return a value that msgspec does not know as JSON values: a pydantic model, a path, and a
+    number or an array of NumPy and its like. No library is imported for this."""
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(cast("os.PathLike[Any]", value))
+    for method, options in (("model_dump", {"mode": "json"}), ("tolist", {})):
+        if hasattr(value, method) and not isinstance(value, type):
+            return getattr(value, method)(**options)
     raise TypeError(f"it holds {_describe(value)}")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_encode_model)
+_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _RESULT_LEVELS = 3  # levels around the values in a result: the result, its content, a block
 
 
@@ -135,7 +140,7 @@ def _json(tool: str, value: Any) -> bytes:
 
 
 def _builtins(value: Any) -> Any:
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
 
 
 def _finite(value: Any) -> bool:

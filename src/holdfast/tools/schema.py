@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import logging
 import math
@@ -23,6 +24,7 @@ import msgspec
 
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.nesting import MAX_DEPTH
+from holdfast.tools.annotations import adapted, with_msgspec_schemas
 from holdfast.tools.context import ToolContext
 from holdfast.tools.json_values import as_list
 from holdfast.tools.names import word_set
@@ -70,7 +72,7 @@ class Parameters:
                 name, Any if raw_annotation is parameter.empty else raw_annotation
             )
             if parameter.kind is parameter.VAR_KEYWORD:
-                self.takes_any = True
+                self._take_keywords(annotation)
             elif _is_context(annotation):
                 if self.context is not None:
                     raise ConfigurationError(
@@ -91,6 +93,22 @@ class Parameters:
                 self.required.add(name)
             else:
                 self.fields[name] = (annotation, parameter.default)
+
+    def _take_keywords(self, annotation: Any) -> None:
+        """Take `**options`: any names, or those of a TypedDict (`**options: Unpack[Options]`)."""
+        kind: Any = next(iter(typing.get_args(annotation)), None)
+        if not hasattr(kind, "__required_keys__"):
+            self.takes_any = True
+            return
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+            is_required = name in kind.__required_keys__
+            # `__required_keys__` knows no marks that are texts.
+            while (mark := typing.get_origin(hint)) in (typing.Required, typing.NotRequired):
+                is_required = mark is typing.Required
+                (hint,) = typing.get_args(hint)
+            self.fields[name] = (hint, ... if is_required else msgspec.UNSET)
+            if is_required:
+                self.required.add(name)
 
     def hints(self) -> dict[str, Any]:
         """Return the annotations that can be resolved now, one by one if a name exists only for the
@@ -121,6 +139,15 @@ def unwrap_partial(callback: Callable[..., Any]) -> tuple[Callable[..., Any], se
     return callback, bound
 
 
+def is_method(callback: Any) -> bool:
+    """Return True for a function that was defined in a class and takes its instance as `self`."""
+    if not inspect.isfunction(callback):
+        return False
+    scope, _, _ = callback.__qualname__.rpartition(".")
+    first = next(iter(inspect.signature(callback).parameters), "")
+    return first == "self" and bool(scope) and not scope.endswith("<locals>")
+
+
 _CONTEXT = re.compile(r"(?:[\w.]+\[)?(?:\w+\.)*ToolContext\]?(?:\s*\|\s*None)?")
 
 
@@ -147,7 +174,12 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         # A default that JSON cannot represent is left out.
         ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
-    docs = parse_docstring(inspect.getdoc(parameters.callback) or "")[1]
+    if is_method(parameters.callback):
+        raise ConfigurationError(
+            f"Tool {tool!r}: its callback is a method without an instance. Take the tool from an"
+            f" instance: {parameters.callback.__qualname__.replace('.', '().')}."
+        )
+    docs = parse_docstring(docstring(parameters.callback))[1]
     hints = parameters.hints()  # resolved again: a class may have been defined after the function
     fields: dict[str, Any] = {}
     renamed: dict[str, str] = {}
@@ -159,6 +191,10 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
                 " does not know at run time. Import or define it at the top of the module, outside"
                 " of `if TYPE_CHECKING`, or pass input_schema."
             )
+        annotation = adapted(annotation)
+        if default is None:
+            # As type checkers once read `x: int = None`; models send null there.
+            annotation = typing.Optional[annotation]  # noqa: UP045 - a type at run time
         safe = name
         if name.startswith("_") or hasattr(BaseModel, name):  # names that pydantic reserves
             safe = f"p{index}_{name.strip('_')}"
@@ -179,16 +215,18 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         model = create_model(f"{tool}_arguments", __config__=config, **fields)
         schema = model.model_json_schema(schema_generator=Quiet)
     except Exception as error:
+        problem = _undescribable(parameters, fields, renamed) or f"its parameters: {_reason(error)}"
         raise ConfigurationError(
-            f"Tool {tool!r}: its parameters cannot be described to a model: {_first_line(error)} "
-            "Annotate them with JSON-like types, or pass input_schema."
+            f"Tool {tool!r}: {problem} Annotate it with a type that JSON has (such as str, int,"
+            " list[str], a dataclass or a pydantic model), or pass input_schema."
         ) from error
-    schema = cast("dict[str, Any]", without_titles(schema))
+    schema = cast("dict[str, Any]", without_titles(with_msgspec_schemas(schema)))
     schema.pop("description", None)
     schema.setdefault("properties", {})
     validate_python = model.__pydantic_validator__.validate_python
     failure = pydantic.ValidationError
     takes_any = parameters.takes_any
+    may_be_unset = any(default is msgspec.UNSET for _, default in parameters.fields.values())
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -196,6 +234,8 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         except failure as error:
             instance = validate_converted(arguments, error)
         values: dict[str, Any] = instance.__dict__
+        if may_be_unset:
+            values = {name: value for name, value in values.items() if value is not msgspec.UNSET}
         if renamed:
             values = {renamed.get(name, name): value for name, value in values.items()}
         return {**values, **(instance.__pydantic_extra__ or {})} if takes_any else values
@@ -217,6 +257,35 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         raise validation_error(tool, schema, [*map(_pydantic_problem, problems)]) from None
 
     return schema, validate
+
+
+def _undescribable(
+    parameters: Parameters, fields: Mapping[str, Any], renamed: Mapping[str, str]
+) -> str:
+    """Return the first parameter that cannot be described to a model, and the reason."""
+    from pydantic import create_model
+
+    for safe, field in fields.items():
+        try:
+            create_model("arguments", **{safe: field}).model_json_schema()
+        except Exception as error:
+            name = renamed.get(safe, safe)
+            kind: Any = parameters.fields[name][0]
+            text = kind.__qualname__ if isinstance(kind, type) else str(kind)
+            return (
+                f"parameter {name!r} is annotated {cut(text, _MAX_VALUE_CHARS)}, which cannot be"
+                f" described to a model: {_reason(error)}"
+            )
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    """Return what pydantic says, without its advice on models: a tool has none."""
+    line = _first_line(error)
+    undefined = re.search(r"you should define `(\w+)`", line)
+    if undefined:
+        return f"{undefined[1]} is not known at run time."
+    return line.partition(" Set `arbitrary_types_allowed")[0]
 
 
 def _pydantic_problem(item: Any) -> str:
@@ -524,38 +593,57 @@ def without_titles(schema: Any) -> Any:
     return map_schemas(schema, without_title)
 
 
+_PARAMETERS = word_set("Args Arguments Parameters Params")
 _SECTION = re.compile(
-    r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?)\s*:?\s*$"
+    r"^(?:Keyword |Other )?(Args|Arguments|Parameters|Params"
+    r"|Returns|Return|Raises|Yields|Examples?|Notes?)\s*:?\s*$"
 )
 _GOOGLE = re.compile(r"^\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)$")
-_SPHINX = re.compile(r"^:param(?:\s+[^:]+)?\s+(\w+)\s*:\s*(.*)$")
+_SPHINX = re.compile(r"^[:@]param(?:\s+[^:]+)?\s+(\w+)\s*:\s*(.*)$")
+_UNDERLINE = re.compile(r"-{3,}\s*")
+_NUMPY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
+
+
+def docstring(callback: Callable[..., Any]) -> str:
+    """Return the docstring of a function or a class. A class without one has none: its base's
+    describes the base."""
+    if inspect.isclass(callback):
+        return inspect.cleandoc(callback.__dict__.get("__doc__") or "")
+    return inspect.getdoc(callback) or ""
 
 
 def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring's description and parameters (Google's or Sphinx's style)."""
+    """Return a docstring's description and parameters (Google's, NumPy's or Sphinx's style)."""
     description: list[str] = []
     parameters: dict[str, str] = {}
-    section, current, indent = "", "", 0
-    for line in doc.splitlines():
+    section, names, indent, underlined = "", list[str](), 0, False
+    for line, following in itertools.pairwise([*doc.splitlines(), ""]):
         stripped = line.strip()
+        depth = len(line) - len(line.lstrip())
         sphinx = _SPHINX.match(stripped)
         if sphinx:
-            section, current = "sphinx", sphinx[1]
-            parameters[current] = sphinx[2]
-        elif not line.startswith((" ", "\t")) and (heading := _SECTION.match(stripped)):
-            section, current = heading[1], ""
+            section, names = "sphinx", [sphinx[1]]
+            parameters[sphinx[1]] = sphinx[2]
+        elif stripped and not depth and _UNDERLINE.fullmatch(following):
+            heading = _SECTION.match(stripped)
+            section, names, underlined = heading[1] if heading else "other", [], True
+        elif underlined and _UNDERLINE.fullmatch(stripped):
+            continue
+        elif not depth and (heading := _SECTION.match(stripped)):
+            section, names, underlined = heading[1], [], False
         elif not section:
             description.append(line)
-        elif stripped.startswith(":"):
-            section, current = "other", ""
-        elif section in ("Args", "Arguments", "Parameters") and stripped:
-            depth = len(line) - len(line.lstrip())
-            entry = _GOOGLE.match(stripped)
-            if entry and (not current or depth <= indent):
-                current, indent = entry[1], depth
-                parameters[current] = entry[2]
-            elif current:
-                parameters[current] = f"{parameters[current]} {stripped}".strip()
-        elif section == "sphinx" and current and stripped:
-            parameters[current] += f" {stripped}"
+        elif stripped.startswith((":", "@")):
+            section, names = "other", []
+        elif section in _PARAMETERS and stripped:
+            entry = (_NUMPY if underlined else _GOOGLE).match(stripped)
+            if entry and (depth == 0 if underlined else not names or depth <= indent):
+                names = [name.strip(" *") for name in entry[1].split(",")]
+                indent = depth
+                parameters.update(dict.fromkeys(names, "" if underlined else entry[2]))
+            else:
+                for name in names:
+                    parameters[name] = f"{parameters[name]} {stripped}".strip()
+        elif section == "sphinx" and names and stripped:
+            parameters[names[0]] += f" {stripped}"
     return "\n".join(description).strip(), parameters

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from copy import copy
 from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from holdfast.content import ToolCall, ToolResult
@@ -167,6 +168,11 @@ class Tool:
         if not callable(callback):
             raise wrong(f"Tool {self.name!r}: callback", "a function", callback)
         plain = schemas.unwrap_partial(callback)[0]
+        if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+            raise ConfigurationError(
+                f"Tool {self.name!r}: its callback is a generator. A tool returns its result as a"
+                " whole, such as a list; it reports progress with context.report_progress."
+            )
         self.is_async = inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(
             getattr(plain, "__call__", None)  # noqa: B004
         )
@@ -314,6 +320,16 @@ class Tool:
         renamed_tool._schema = renamed_tool._validate = None  # errors of both contain the name
         return renamed_tool
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Tool:
+        """Return the tool of an instance, if this tool is a method decorated in a class."""
+        if instance is None or not schemas.is_method(self.callback):
+            return self
+        bound = copy(self)
+        bound._schema = bound._validate = None
+        bound.callback = MethodType(cast("Callback", self.callback), instance)
+        bound._take_callback(bound.callback)
+        return bound
+
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
@@ -356,8 +372,10 @@ class Tool:
             raise wrong("from_function", "a function", function)
         plain = schemas.unwrap_partial(function)[0]
         if description is None:
-            description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]
+            description = schemas.parse_docstring(schemas.docstring(plain))[0]
         name = name if name is not None else str(getattr(plain, "__name__", type(plain).__name__))
+        if name == "<lambda>":
+            raise ConfigurationError("A lambda has no name: Tool.from_function takes name='...'.")
         return cls(
             name,
             description,
@@ -423,10 +441,11 @@ def tool(
 def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
     """Make a tool of a function, with or without arguments: `Tool.from_function` as a decorator.
     The tool can still be called as the function."""
-    if function is not None:
-        return Tool.from_function(function)
-
-    return partial(Tool.from_function, **options)
+    if function is None:
+        return partial(Tool.from_function, **options)
+    if not callable(function):
+        raise wrong("tool", "a function, or arguments by name such as name='add'", function)
+    return Tool.from_function(function, **options)
 
 
 def _langchain() -> Any:
