@@ -142,6 +142,88 @@ def test_a_file_of_another_program_loads(tmp_path: Path) -> None:
     assert "line 3: it is not JSON" in error_text(path)
 
 
+LOCAL = {"command": "npx", "args": ["-y", "x"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mcp.json", '{"a": {"command": "npx", "args": ["-y", "x"]}}'),
+        (
+            "settings.json",
+            """{
+  "ui": {"theme": "dark"}, "context": {"fileName": "${/}GEMINI.md"}, "tools": {"core": ["ls"]},
+  "mcp": {"allowed": ["a"]},
+  "mcpServers": {"a": {"command": "npx", "args": ["-y", "x"]}}
+}""",
+        ),
+        (
+            "settings.jsonc",
+            """{
+  // of VS Code
+  "editor.fontSize": 14,
+  "mcp": {"inputs": [], "servers": {"a": {"command": "npx", "args": ["-y", "x"]}}},
+}""",
+        ),
+        (
+            "config.toml",
+            'model = "gpt-5"\n[mcp_servers.a]\ncommand = "npx"\nargs = ["-y", "x"]\n'
+            "[profiles.fast]\neffort = 1\n",
+        ),
+        (
+            "config.yaml",
+            "GOOSE_MODEL: gpt-5\nextensions:\n  a: {cmd: npx, args: ['-y', x], enabled: true}\n"
+            "  developer: {type: builtin}\n",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_servers_of_the_settings_of_another_program_load(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert config.read(tmp_path / name).mcp_servers == {"a": LOCAL}
+
+
+def test_other_settings_beside_the_servers_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text('{"ui": {}, "mcpServers": {"a": {"command": "npx"}}, "inputs": []}')
+    with pytest.warns(DeprecationWarning, match=r"settings\.json: ignored.*: ui \(the servers"):
+        config.read(path)
+
+
+@pytest.mark.parametrize("key", ["skill", "local_function", "hooks", "concurency"])
+def test_a_key_of_a_tool_config_beside_servers_of_others_is_not_ignored(
+    key: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tools.json"
+    path.write_text(f'{{"mcpServers": {{"a": {{"command": "npx"}}}}, "{key}": {{"hook": 1}}}}')
+    assert key in error_text(path)
+
+
+def test_a_placeholder_of_another_program_in_a_file_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "opencode.json"
+    path.write_text(
+        '{"mcp": {"a": {"type": "remote", "url": "http://x", "headers": {"K": "{env:T}"}}}}'
+    )
+    with pytest.warns(DeprecationWarning, match="'mcp' is an earlier spelling"):
+        config.build(config.read(path))
+    assert "nothing fills {env:T} here" in caplog.text
+    path.write_text('{"mcpServers": {"a": {"url": "http://x", "headers": {"K": "$${T}"}}}}')
+    caplog.clear()
+    config.build(config.read(path))
+    assert caplog.text == ""
+
+
+def test_toml_that_is_none_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("a = 1\nb ==\n")
+    assert "it is not TOML" in (text := error_text(path))
+    assert "line 2" in text
+
+
 # --- building ---
 
 

@@ -155,6 +155,9 @@ def test_importing_the_room_loads_neither_mcp_nor_asyncio() -> None:
         ({"servers": {"a": {"command": "x"}}, "b": {"command": "y"}}, "b beside servers"),
         ({"mcpServers": {}, "mcpServer": {}}, "mcpServer beside mcpServers"),
         ({"mcpServers": []}, "config takes a mapping"),
+        ({"a": {"url": "http://x", "bearer_token_env_var": "T"}}, "bearer_token_env_var .*Bearer"),
+        ({"a": {"command": "x", "env_vars": ["T"]}}, "env_vars is not read; write env"),
+        ({"a": {"url": "http://x", "requestInit": {"mode": "cors"}}}, "requestInit has mode"),
         ([], "config takes a mapping"),
     ],
 )
@@ -203,6 +206,46 @@ REMOTE = {"url": "https://x.example/mcp", "headers": {"K": "v"}}
         ({"a": {**LOCAL, "includeTools": ["f"]}}, {"a": {**LOCAL, "tools": ["f"]}}, ""),
         ({"org.a b/c": LOCAL}, {"org_a_b_c": LOCAL}, "'org.a b/c' is named 'org_a_b_c' here"),
         ({"a": {**LOCAL, "_note": "x"}}, {"a": LOCAL}, "_note is ignored"),
+        # Codex
+        (
+            {"mcp_servers": {"a": {**LOCAL, "startup_timeout_ms": 20_000, "tool_timeout_sec": 9}}},
+            {"a": {**LOCAL, "timeout": 20.0, "call_timeout": 9}},
+            "",
+        ),
+        (
+            {"a": {"url": "http://x", "http_headers": {"K": "v"}, "enabled_tools": ["f"]}},
+            {"a": {"url": "http://x", "headers": {"K": "v"}, "tools": ["f"]}},
+            "",
+        ),
+        # Goose
+        (
+            {
+                "extensions": {
+                    "a": {"type": "stdio", "cmd": "npx", "args": ["-y", "x"], "envs": {"A": "b"}},
+                    "web": {"type": "streamable_http", "uri": "http://x"},
+                    "developer": {"type": "builtin", "name": "developer"},
+                }
+            },
+            {"a": {**LOCAL, "type": "stdio"}, "web": {"url": "http://x", "type": "http"}},
+            "developer is disabled",
+        ),
+        # Zed, and Copilot in JetBrains
+        ({"context_servers": {"a": {"source": "custom", **LOCAL}}}, {"a": LOCAL}, "source is"),
+        (
+            {
+                "a": {
+                    "command": {"path": "npx", "args": ["-y", "x"], "env": {"A": "b"}},
+                    "settings": {},
+                }
+            },
+            {"a": LOCAL},
+            "",
+        ),
+        (
+            {"a": {"url": "https://x.example/mcp", "requestInit": {"headers": {"K": "v"}}}},
+            {"a": REMOTE},
+            "",
+        ),
     ],
 )
 def test_configurations_of_other_programs_keep_their_meaning(
@@ -222,6 +265,8 @@ def test_configurations_of_other_programs_keep_their_meaning(
         {"command": "x", "env": {"T": "${GITHUB_TOKEN}"}},
         {"url": "http://x", "headers": {"Authorization": "Bearer ${input:token}"}},
         {"url": "http://${env:HOST}/mcp"},
+        {"url": "http://x", "headers": {"Authorization": "Bearer $GITHUB_TOKEN"}},
+        {"command": "x", "env": {"T": "$GITHUB_TOKEN"}},
     ],
 )
 def test_a_placeholder_that_nothing_fills_is_named(
@@ -229,7 +274,12 @@ def test_a_placeholder_that_nothing_fills_is_named(
 ) -> None:
     with caplog.at_level(logging.WARNING, "holdfast"):
         MCPClient({"a": server})
-    assert "MCP server 'a': nothing fills ${" in caplog.text
+    assert "MCP server 'a': nothing fills $" in caplog.text
+
+
+def test_a_dollar_within_a_value_is_no_placeholder(caplog: pytest.LogCaptureFixture) -> None:
+    MCPClient({"a": {"command": "x", "env": {"PASSWORD": "pa$WORD", "PRICE": "5 $US off"}}})
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Documents from a YAML file, a JSON file or a mapping, as trees of plain values that know their
+"""Documents from a YAML, JSON or TOML file or a mapping, as trees of plain values that know their
 place.
 
 YAML is read as the subset on which YAML 1.2 and JSON agree: `yes`, `on`, `0755`, `1:30` and
@@ -119,7 +119,7 @@ def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
         return _tree(source, SourceLocation(what)), None
     if not isinstance(source, str | os.PathLike):
         raise ConfigurationError(
-            f"{what} takes a mapping or the path of a YAML or JSON file, not"
+            f"{what} takes a mapping or the path of a YAML, JSON or TOML file, not"
             f" {type(source).__name__}."
         )
     path = Path(cast("str | os.PathLike[str]", source))
@@ -137,7 +137,8 @@ def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
         raise ConfigurationError(
             f"{what} takes a mapping or the path of a file; {str(path)!r} cannot be read: {reason}."
         ) from None
-    document = read_json(text, place) if path.suffix == ".json" else read_yaml(text, place)
+    readers = {".json": read_json, ".jsonc": read_json, ".toml": read_toml}
+    document = readers.get(path.suffix, read_yaml)(text, place)
     return (Map(place) if document is None else document), path.resolve().parent
 
 
@@ -177,6 +178,16 @@ def _tree(value: Any, place: SourceLocation) -> Any:
         )
 
     return copied(value, place, 0)
+
+
+def read_toml(text: str, place: SourceLocation) -> Any:
+    """Return a TOML text as a tree. Raises `ConfigurationError`."""
+    import tomllib  # few configs are TOML
+
+    try:
+        return _tree(tomllib.loads(text), place)
+    except tomllib.TOMLDecodeError as error:
+        raise place.error(f"it is not TOML: {error}.") from None
 
 
 def _without_comments(text: str) -> str:

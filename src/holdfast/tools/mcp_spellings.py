@@ -1,15 +1,16 @@
 """Entries of MCP configurations as other programs write them, in the present spelling.
 
-Claude Desktop and Claude Code, Cursor, VS Code, Cline, Roo, Windsurf, Gemini CLI, Zed and OpenCode
-share most keys of a server. `normalize_servers` renames the others. Keys without a meaning here are
-ignored with one warning. A key that restricts a server, or that it cannot work without, is refused.
+Claude Desktop and Claude Code, Cursor, VS Code, Cline, Roo, Windsurf, Gemini CLI, Zed, OpenCode,
+Codex and Goose share most keys of a server. `normalize_servers` renames the others. Keys without a
+meaning here are ignored with one warning. A key that restricts a server, or that it cannot work
+without, is refused.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from holdfast.errors import ConfigurationError
@@ -17,22 +18,45 @@ from holdfast.tools.document import did_you_mean
 
 _log = logging.getLogger("holdfast")
 
-# The keys around the servers: of most programs, VS Code, Zed and OpenCode.
-_SECTIONS = ("mcpServers", "servers", "context_servers", "mcp")
+# The keys around the servers: of most programs, VS Code, Zed, OpenCode, Goose and Codex.
+SECTIONS = ("mcpServers", "servers", "context_servers", "mcp", "extensions", "mcp_servers")
 _KEYS: Mapping[str, str] = {
     **dict.fromkeys(("transport", "transportType"), "type"),
-    **dict.fromkeys(("httpUrl", "serverUrl"), "url"),
-    "environment": "env",
-    "includeTools": "tools",
+    **dict.fromkeys(("httpUrl", "serverUrl", "uri"), "url"),
+    **dict.fromkeys(("environment", "envs"), "env"),
+    **dict.fromkeys(("includeTools", "enabled_tools", "available_tools"), "tools"),
+    "http_headers": "headers",
+    "cmd": "command",
+    "startup_timeout_sec": "timeout",
+    "startup_timeout_ms": "timeout",
+    "tool_timeout_sec": "call_timeout",
 }
-_TYPES: Mapping[str, str] = {"local": "stdio", "remote": "http", "streamable": "http"}
-_DESCRIBING = ("description", "name", "title", "category", "tags", "icon", "gallery", "version")
+_PARTS = {
+    "command": {"path": "command", "args": "args", "env": "env"},
+    "requestInit": {"headers": "headers"},
+}
+# Servers that are parts of their program.
+_BUILT_IN = ("builtin", "platform", "frontend", "inline_python")
+_TYPES: Mapping[str, str] = {
+    "local": "stdio",
+    **dict.fromkeys(("remote", "streamable", "streamable_http"), "http"),
+}
+_DESCRIBING = (
+    *("description", "name", "title", "display_name", "category", "tags", "icon", "gallery"),
+    *("version", "source", "bundled"),
+)
 _IGNORED = (*_DESCRIBING, "autoApprove", "alwaysAllow", "trust")
 _REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         ("excludeTools", "disabledTools", "disabled_tools"),
         "name the tools that are offered in tools",
     ),
+    **dict.fromkeys(
+        ("bearer_token_env_var", "env_http_headers"),
+        "write headers, such as {Authorization: 'Bearer ${NAME}'}",
+    ),
+    **dict.fromkeys(("env_vars", "env_keys"), "write env, such as {NAME: '${NAME}'}"),
+    "settings": "its extension starts the server; write command and args",
     **dict.fromkeys(("envFile", "env_file"), "no file is read here; write its variables in env"),
     **dict.fromkeys(
         ("oauth", "oauthScopes", "OAuthScopes"),
@@ -42,7 +66,8 @@ _REFUSED: Mapping[str, str] = {
 # Seconds. Nobody waits longer for a connection, but programs that count in milliseconds write more.
 _LONGEST_TIMEOUT = 3600
 _ID_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
-_PLACEHOLDER = re.compile(r"\$?\{(?:(?:env|input):[^}]*|workspaceFolder)\}|\$\{[A-Za-z_]\w*\}")
+_FOREIGN = r"\$?\{(?:(?:env|input):[^}]*|workspaceFolder)\}|(?<![^ ])\$[A-Z][A-Z0-9_]+\Z"
+_PLACEHOLDER = re.compile(rf"{_FOREIGN}|\$\{{[A-Za-z_]\w*\}}")
 
 
 class NormalizedEntry(NamedTuple):
@@ -64,6 +89,8 @@ def normalize_entry(entry: Mapping[str, Any]) -> NormalizedEntry:
     members: list[tuple[str, Any, str]] = []
     notes: list[str] = []
     disabled = False
+    if entry.get("type") in _BUILT_IN:
+        return NormalizedEntry([], [], True)
     for key, value in entry.items():
         name = _KEYS.get(key, key)
         timeout = value if key == "timeout" and isinstance(value, int | float) else 0
@@ -76,6 +103,13 @@ def normalize_entry(entry: Mapping[str, Any]) -> NormalizedEntry:
         elif key in _REFUSED:
             if value:
                 raise ConfigurationError(f"{key} is not read; {_REFUSED[key]}.")
+        elif key in _PARTS and isinstance(value, Mapping):
+            for part, one in cast("Mapping[str, Any]", value).items():
+                if part not in _PARTS[key]:
+                    raise ConfigurationError(f"{key} has {part}, which is not read.")
+                members.append(("command" if part == "path" else part, one, key))
+        elif key == "startup_timeout_ms" and isinstance(value, int | float):
+            members.append((name, value / 1000, key))
         elif name == "type" and isinstance(value, str):
             members.append((name, _TYPES.get(value, value), key))
         elif key == "command" and isinstance(value, list) and value and "args" not in entry:
@@ -125,7 +159,7 @@ def _inner(config: Any) -> Any:
     if not isinstance(config, Mapping):
         return config
     whole = cast("Mapping[Any, Any]", config)
-    section = next((key for key in _SECTIONS if _is_section(key, whole)), None)
+    section = section_of(whole)
     if section is None:
         return whole
     others = [str(key) for key in whole if key != section]
@@ -138,8 +172,22 @@ def _inner(config: Any) -> Any:
     if others:
         text = "MCP servers: %s beside %s is ignored."
         _log.warning(text, ", ".join(others), section)
-    inner = whole[section]
+    return within(section, whole[section])
+
+
+def section_of(whole: Mapping[Any, Any], sections: Sequence[str] = SECTIONS) -> str | None:
+    """Return the key of a configuration that has the servers, None if there is none."""
+    return next((key for key in sections if _is_section(key, whole)), None)
+
+
+def within(section: str, inner: Any) -> Any:
+    """Return the servers within a section. The settings of VS Code have them in `mcp.servers`."""
     return inner["servers"] if section == "mcp" and _is_section("servers", inner) else inner
+
+
+def is_bare(whole: Mapping[Any, Any]) -> bool:
+    """Return True for servers by id without a section around them."""
+    return bool(whole) and all(map(_is_server, whole.values()))
 
 
 def _is_section(key: str, whole: Mapping[Any, Any]) -> bool:
@@ -158,9 +206,13 @@ def _is_section(key: str, whole: Mapping[Any, Any]) -> bool:
 def _is_server(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
-    return "command" in value or ("url" in value and "name" not in value)  # an author has both
+    if "command" in value or "httpUrl" in value:
+        return True
+    return "url" in value and "name" not in value  # an author has both
 
 
-def placeholders(texts: Iterable[str]) -> list[str]:
-    """Return the placeholders in texts, which other programs fill, each once."""
-    return list(dict.fromkeys(name for text in texts for name in _PLACEHOLDER.findall(text)))
+def placeholders(texts: Iterable[str], filled: bool) -> list[str]:
+    """Return the placeholders in texts, which other programs fill, each once. In a `filled` text
+    `${NAME}` was escaped, and is meant."""
+    pattern = _FOREIGN if filled else _PLACEHOLDER
+    return list(dict.fromkeys(name for text in texts for name in re.findall(pattern, text)))

@@ -126,12 +126,14 @@ def read(
     `DeprecationWarning`.
 
     Args:
-        source: The path of a YAML file (JSON, if it ends in .json), or a mapping.
+        source: The path of a YAML, JSON (.json, .jsonc) or TOML (.toml) file, or a mapping.
         variables: The values for `${NAME}`. The environment is never used.
         base: The folder at which relative folders start. By default this is the file's own
             folder, or for a mapping the current folder.
     """
     document, folder = load(source)
+    if folder is not None:
+        document = legacy.servers_of_another_program(document)
     document = fill(document, variables or {})
     return parse(document, Path(base) if base is not None else folder, folder)
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, cast
 
 from holdfast.errors import ConfigurationError
+from holdfast.tools.config.keys import TOOLS
 from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean
-from holdfast.tools.mcp_spellings import normalize_entry, normalize_id
+from holdfast.tools.mcp_spellings import SECTIONS as FOREIGN
+from holdfast.tools.mcp_spellings import is_bare, normalize_entry, normalize_id, section_of, within
 
 # A section's earlier names, in lower case -> its name now.
 SECTIONS: Mapping[str, str] = {
@@ -65,6 +68,37 @@ def _warn(text: str) -> None:
     ):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, DeprecationWarning, stacklevel=level)
+
+
+def servers_of_another_program(document: Any) -> Any:
+    """Return the servers of the settings of another program, such as an editor, as a config; any
+    other document as it is. The other settings are ignored with a warning."""
+    if not isinstance(document, Map):
+        return document
+    place = document.place
+    if is_bare(document):
+        return Map(place, [("mcpServers", document, place)])
+    foreign = tuple(
+        key for key in FOREIGN if key != "mcp_servers" or place.source.endswith(".toml")
+    )
+    section = section_of(document, foreign)
+    others = [key for key in document if key not in (section, "inputs", "$schema")]
+    if section is None or any(_is_own(key, document[key]) for key in others):
+        return document
+    servers = within(section, document[section])
+    if others:
+        warn_ignored(place, f"{', '.join(others)} (the servers are in {section})")
+    elif servers is document[section] and section in SECTIONS:
+        return document
+    return Map(place, [("mcpServers", servers, document.places[section])])
+
+
+def _is_own(key: str, value: Any) -> bool:
+    """Return True for a key of a tool config, and for one that seems to be misspelt."""
+    if key.lower() == "tools":
+        return isinstance(value, Map) and any(_is_own(*member) for member in value.items())
+    names = {*TOOLS.keys, *SECTIONS} - {*FOREIGN, "$schema"}
+    return bool(get_close_matches(key.lower(), names, 1, 0.8))
 
 
 def modernize(document: Map) -> Map:

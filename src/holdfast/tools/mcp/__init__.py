@@ -127,9 +127,7 @@ class MCPClient(ServiceClient[MCPSource]):
             seconds("MCPClient: call_timeout", call_timeout)
         servers = read_servers(config, call_timeout)
         for name, server in servers.items():
-            if not isinstance(config, FilledServers) and (
-                placeholders := open_placeholders(server)
-            ):
+            if placeholders := open_placeholders(server, isinstance(config, FilledServers)):
                 what = "nothing fills %s here; give the configuration with its value"
                 _log.warning(f"MCP server %r: {what}.", name, ", ".join(placeholders))
         handlers = RequestHandlers(elicit, sample, roots)

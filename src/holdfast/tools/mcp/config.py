@@ -98,14 +98,14 @@ def secret_values(server: Server) -> Iterator[str]:
 
 
 class FilledServers(dict[str, Any]):
-    """Servers from a file with filled placeholders: a remaining placeholder was escaped."""
+    """Servers from a file in which `${NAME}` was filled: a remaining one was escaped."""
 
 
-def open_placeholders(server: Server) -> list[str]:
+def open_placeholders(server: Server, filled: bool) -> list[str]:
     """Return the placeholders in the values for a server, which only other programs fill."""
     if isinstance(server, Http):
-        return placeholders([server.url, *server.headers.values()])
-    return placeholders(server.env.values())
+        return placeholders([server.url, *server.headers.values()], filled)
+    return placeholders(server.env.values(), filled)
 
 
 def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict[str, Server]:
