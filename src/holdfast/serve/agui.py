@@ -61,7 +61,7 @@ from holdfast.server.openai import (
     parse_request,
     wire_id,
 )
-from holdfast.server.routes import Routes
+from holdfast.server.routes import Routes, RouteTable
 from holdfast.server.service import Service
 
 RUNNER = "agui"  # the runner's name in results of a front end's tools
@@ -153,37 +153,6 @@ class RunAgentInput(msgspec.Struct, rename="camel"):
     context: list[AguiContext] | None = None
     state: Any = None
     resume: list[ResumeEntry] | None = None
-
-
-def add(routes: Routes, agents: Mapping[str, Published]) -> None:
-    """Add the route of AG-UI."""
-    service, routes, messages = routes.service, routes.under("", "agui"), _KnownMessages()
-
-    @routes.post(
-        "/agui/{agent}",
-        "Run an agent for a front end",
-        schema={"type": "string"},
-        answer_media_type="text/event-stream",
-        also=(404, 413, 422, 503),
-        client=False,
-        example={
-            "threadId": "t",
-            "runId": "r",
-            "messages": [{"id": "1", "role": "user", "content": "Hi"}],
-        },
-        takes=RunAgentInput,
-    )
-    async def run_agent(request: Request, agent: str) -> Response:
-        """A run of the AG-UI protocol, as server-sent events. If the client disconnects, the run
-        is interrupted."""
-        if (published := agents.get(agent)) is None:
-            names = ", ".join(agents) or "none"
-            return refusal(404, "NotFound", f"There is no agent {agent[:100]!r}. It has: {names}.")
-        body = await service.json(request, RunAgentInput, largest=None)
-        service.check_open()
-        run = _AguiRun(service, service.caller(request).tenant, published, body, messages)
-        headers = {"x-accel-buffering": "no"}
-        return StreamingResponse(run.events(), media_type="text/event-stream", headers=headers)
 
 
 class _AguiTurn(NamedTuple):
@@ -415,3 +384,45 @@ def _chat(model: str, body: RunAgentInput, past: Sequence[AguiMessage] = ()) -> 
 
 def _encode(event: Json) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(event)
+
+
+routes = RouteTable("", "agui")
+
+
+def add(adding: Routes, agents: Mapping[str, Published]) -> None:
+    """Add the route of AG-UI."""
+    adding.add(routes, agents=agents, messages=_KnownMessages())
+
+
+@routes.post(
+    "/agui/{agent}",
+    "Run an agent for a front end",
+    schema={"type": "string"},
+    answer_media_type="text/event-stream",
+    also=(404, 413, 422, 503),
+    client=False,
+    example={
+        "threadId": "t",
+        "runId": "r",
+        "messages": [{"id": "1", "role": "user", "content": "Hi"}],
+    },
+    takes=RunAgentInput,
+)
+async def run_agent(
+    service: Service,
+    agents: Mapping[str, Published],
+    messages: _KnownMessages,
+    request: Request,
+    tenant: str,
+    agent: str,
+) -> Response:
+    """A run of the AG-UI protocol, as server-sent events. If the client disconnects, the run is
+    interrupted."""
+    if (published := agents.get(agent)) is None:
+        names = ", ".join(agents) or "none"
+        return refusal(404, "NotFound", f"There is no agent {agent[:100]!r}. It has: {names}.")
+    body = await service.json(request, RunAgentInput, largest=None)
+    service.check_open()
+    run = _AguiRun(service, tenant, published, body, messages)
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(run.events(), media_type="text/event-stream", headers=headers)

@@ -29,133 +29,110 @@ from holdfast.serve.responses_input import (
 )
 from holdfast.server.answers import answer
 from holdfast.server.chats import ResponseRow
-from holdfast.server.guard import RequestRefused
 from holdfast.server.host import Host
-from holdfast.server.hosted import (
-    AttendedTurn,
-    HostedDoor,
-    HostedSession,
-    TurnReader,
-    undisturbed,
-)
+from holdfast.server.hosted import AttendedTurn, HostedDoor, HostedSession, TurnReader, undisturbed
 from holdfast.server.openai import ChatMessage, Published, history_events, parse_request
-from holdfast.server.routes import Routes
+from holdfast.server.routes import Routes, RouteTable
 from holdfast.server.routes_openai import failed_response, unknown_model
 from holdfast.server.service import Service, unless_left
 from holdfast.server.sse import TurnStream
 
 _CANCEL_SECONDS = 5.0  # for a run to stop
 _STORED = msgspec.json.Decoder(StoredRequest)
+_SHAPE = {"type": "object", "required": ["id", "object"]}
+
+routes = RouteTable("/v1", "openai", {"client": False, "failed": failed_response})
 
 
-def add(routes: Routes, agents: Mapping[str, Published]) -> None:
+def add(adding: Routes, agents: Mapping[str, Published]) -> None:
     """Add the routes of the Responses API."""
-    service, routes = routes.service, routes.under("/v1", "openai")
-    shape = {"type": "object", "required": ["id", "object"]}
+    adding.add(routes, agents=agents)
 
-    @routes.post(
-        "/responses",
-        "Ask an agent for a response",
-        schema=shape,
-        also=(400, 404, 409, 413, 422, 503),
-        client=False,
-        example={"model": "coder", "input": "Hi"},
-        takes=ResponseRequest,
-    )
-    async def create_response(request: Request) -> Response:
-        """Like OpenAI's Responses API, plain, streamed or in the background. The agent's tools run
-        on the server. Functions of the request belong to the client."""
-        body = await service.json(request, ResponseRequest, largest=None)
-        if (agent := agents.get(body.model)) is None:
-            return unknown_model(body.model, agents)
-        responses = _Responses(service, service.caller(request).tenant)
-        try:
-            service.check_open()
-            loop = asyncio.get_running_loop()
-            beginning = service.change(responses.begin, agent, body, loop)
-            running = await undisturbed(beginning, RunningResponse.leave)
-            if body.background and not body.stream:
-                await running.leave()
-                return answer(running.turn.resource())
-        except (RequestRefused, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            return failed_response(error)
-        if body.stream:
-            return TurnStream(running.events(), running.leave)
-        return await running.whole(request)
 
-    @routes.get(
-        "/responses/{response_id}", "Get a response", schema=shape, client=False, also=(404,)
-    )
-    async def get_response(
-        request: Request, response_id: str, stream: bool = False, starting_after: int = -1
-    ) -> Response:
-        """Returns the present response. With `stream` its events follow, after the sequence number
-        `starting_after`."""
-        responses = _Responses(service, service.caller(request).tenant)
-        try:
-            if not stream:
-                turn = await service.read(responses.find, response_id)
-                return answer(turn.resource())
-            loop = asyncio.get_running_loop()
-            beginning = service.change(responses.again, response_id, loop)
-            running = await undisturbed(beginning, RunningResponse.leave)
-            return TurnStream(running.events(starting_after), running.leave)
-        except Exception as error:
-            return failed_response(error)
+@routes.post(
+    "/responses",
+    "Ask an agent for a response",
+    schema=_SHAPE,
+    also=(400, 404, 409, 413, 422, 503),
+    largest=None,
+    example={"model": "coder", "input": "Hi"},
+)
+async def create_response(
+    service: Service,
+    agents: Mapping[str, Published],
+    request: Request,
+    tenant: str,
+    body: ResponseRequest,
+) -> Response:
+    """Like OpenAI's Responses API, plain, streamed or in the background. The agent's tools run on
+    the server. Functions of the request belong to the client."""
+    if (agent := agents.get(body.model)) is None:
+        return unknown_model(body.model, agents)
+    responses = _Responses(service, tenant)
+    service.check_open()
+    loop = asyncio.get_running_loop()
+    beginning = service.change(responses.begin, agent, body, loop)
+    running = await undisturbed(beginning, RunningResponse.leave)
+    if body.background and not body.stream:
+        await running.leave()
+        return answer(running.turn.resource())
+    if body.stream:
+        return TurnStream(running.events(), running.leave)
+    return await running.whole(request)
 
-    @routes.post(
-        "/responses/{response_id}/cancel",
-        "Cancel a response",
-        schema=shape,
-        client=False,
-        also=(404, 409),
-    )
-    async def cancel_response(request: Request, response_id: str) -> Response:
-        """Interrupts the run of a response. A complete response stays unchanged."""
-        responses = _Responses(service, service.caller(request).tenant)
-        try:
-            return answer((await service.change(responses.cancel, response_id)).resource())
-        except Exception as error:
-            return failed_response(error)
 
-    @routes.delete(
-        "/responses/{response_id}", "Delete a response", schema=shape, client=False, also=(404,)
-    )
-    async def delete_response(request: Request, response_id: str) -> Response:
-        """Forgets a response. With its last response a conversation is removed."""
-        responses = _Responses(service, service.caller(request).tenant)
-        try:
-            await service.change(responses.delete, response_id)
-        except Exception as error:
-            return failed_response(error)
-        return answer({"id": response_id, "object": "response", "deleted": True})
+@routes.get("/responses/{response_id}", "Get a response", schema=_SHAPE, also=(404,))
+async def get_response(
+    service: Service, tenant: str, response_id: str, stream: bool = False, starting_after: int = -1
+) -> Response:
+    """Returns the present response. With `stream` its events follow, after the sequence number
+    `starting_after`."""
+    responses = _Responses(service, tenant)
+    if not stream:
+        turn = await service.read(responses.find, response_id)
+        return answer(turn.resource())
+    beginning = service.change(responses.again, response_id, asyncio.get_running_loop())
+    running = await undisturbed(beginning, RunningResponse.leave)
+    return TurnStream(running.events(starting_after), running.leave)
 
-    @routes.get(
-        "/responses/{response_id}/input_items",
-        "List the input items of a response",
-        schema={"type": "object", "required": ["object", "data"]},
-        client=False,
-        also=(404,),
-    )
-    async def list_input_items(
-        request: Request, response_id: str, limit: int = 20, order: str = "desc", after: str = ""
-    ) -> Response:
-        """The user's messages and the results of the client's functions."""
-        responses = _Responses(service, service.caller(request).tenant)
-        try:
-            items = await service.read(responses.input_items, response_id)
-        except Exception as error:
-            return failed_response(error)
-        items = items if order == "asc" else items[::-1]
-        ids = [item["id"] for item in items]
-        begin = ids.index(after) + 1 if after in ids else 0
-        page = items[begin : begin + max(1, min(limit, 100))]
-        more = begin + len(page) < len(items)
-        first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
-        about = {"object": "list", "first_id": first, "last_id": last, "has_more": more}
-        return answer({**about, "data": page})
+
+@routes.post("/responses/{response_id}/cancel", "Cancel a response", schema=_SHAPE, also=(404, 409))
+def cancel_response(service: Service, tenant: str, response_id: str) -> Response:
+    """Interrupts the run of a response. A complete response stays unchanged."""
+    return answer(_Responses(service, tenant).cancel(response_id).resource())
+
+
+@routes.delete("/responses/{response_id}", "Delete a response", schema=_SHAPE, also=(404,))
+def delete_response(service: Service, tenant: str, response_id: str) -> Response:
+    """Forgets a response. With its last response a conversation is removed."""
+    _Responses(service, tenant).delete(response_id)
+    return answer({"id": response_id, "object": "response", "deleted": True})
+
+
+@routes.get(
+    "/responses/{response_id}/input_items",
+    "List the input items of a response",
+    schema={"type": "object", "required": ["object", "data"]},
+    also=(404,),
+)
+def list_input_items(
+    service: Service,
+    tenant: str,
+    response_id: str,
+    limit: int = 20,
+    order: str = "desc",
+    after: str = "",
+) -> Response:
+    """The user's messages and the results of the client's functions."""
+    items = _Responses(service, tenant).input_items(response_id)
+    items = items if order == "asc" else items[::-1]
+    ids = [item["id"] for item in items]
+    begin = ids.index(after) + 1 if after in ids else 0
+    page = items[begin : begin + max(1, min(limit, 100))]
+    more = begin + len(page) < len(items)
+    first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
+    about = {"object": "list", "first_id": first, "last_id": last, "has_more": more}
+    return answer({**about, "data": page})
 
 
 class RunningResponse(NamedTuple):
@@ -188,13 +165,8 @@ class RunningResponse(NamedTuple):
                 async for item in items:
                     self.turn.feed(item)
 
-        try:
-            await unless_left(request, run_to_end())
-            return answer(self.turn.resource())
-        except RequestRefused:
-            raise
-        except Exception as error:
-            return failed_response(error)
+        await unless_left(request, run_to_end())
+        return answer(self.turn.resource())
 
     async def events(self, number: int = -1) -> AsyncGenerator[bytes]:
         """Yield the server-sent events after a sequence number."""

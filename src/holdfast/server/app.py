@@ -4,6 +4,7 @@ layer counts and logs requests and catches errors."""
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, cast
@@ -16,7 +17,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from holdfast.conversation.observer import quietly
-from holdfast.errors import StoreError
 from holdfast.server import (
     page,
     routes_agents,
@@ -27,15 +27,14 @@ from holdfast.server import (
     routes_models,
     routes_openai,
     routes_search,
+    routes_server,
     routes_webhooks,
     routes_workspaces,
 )
-from holdfast.server.answers import answer, error_answer, refusal
-from holdfast.server.bodies import ServerHealth
-from holdfast.server.guard import Caller, Guard, Quota, QuotaUsage, RequestRefused
+from holdfast.server.answers import error_answer, refusal
+from holdfast.server.guard import Caller, Guard, Quota, RequestRefused
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
-from holdfast.server.metrics import MEDIA_TYPE, Metrics
 from holdfast.server.openai import Published
 from holdfast.server.route_index import RouteIndex
 from holdfast.server.routes import Description, Routes
@@ -90,18 +89,18 @@ class App:
         doors: Sequence[Door] = (),
     ) -> None:
         quota = quota or Quota()
-        self._metrics = Metrics()
-        usage = QuotaUsage(quota)
-        self.service = Service(host, usage, quota, self._metrics, ping)
+        self.service = Service(host, quota, ping)
         self._keys = keys
         self._observers = host.observers
         self._callers: dict[bytes, tuple[float, Caller]] = {}
-        app = _fastapi(self.service, usage, self._metrics, agents, doors)
+        app = _fastapi(self.service, agents, doors)
         self.fastapi = app
         files = page.files()
         page.add(app, files)
         open = {*self.service.open, *files}
-        guarded: Any = Guard(app, self._caller, usage, quota.body, hosts, origins, open)
+        guarded: Any = Guard(
+            app, self._caller, self.service.usage, quota.body, hosts, origins, open
+        )
         if origins:
             guarded = CORSMiddleware(
                 guarded,
@@ -170,7 +169,7 @@ class App:
                 body.free()
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "none")
-            self._metrics.count(scope["method"], route, status, seconds)
+            self.service.metrics.count(scope["method"], route, status, seconds)
             for ended in reversed(served):
                 quietly(ended, route, status or 500)
             # The query is not logged, because it may hold private data. The raw path has no control
@@ -185,8 +184,6 @@ class App:
 
 def _fastapi(
     service: Service,
-    usage: QuotaUsage,
-    metrics: Metrics,
     agents: Mapping[str, Published],
     doors: Sequence[Door],
 ) -> FastAPI:
@@ -201,20 +198,24 @@ def _fastapi(
     )
     description = Description()
     routes = Routes(app, service, description)
-    routes_events.add(routes)
-    routes_commands.add(routes, routes_commands.CALLS, "calls")
-    routes_conversations.add(routes)
-    routes_workspaces.add(routes)
-    routes_openai.add(routes, agents)
+    routes.add(routes_events.routes)
+    routes.add(routes_commands.table(routes_commands.CALLS, "calls"))
+    routes.add(routes_conversations.routes)
+    routes.add(routes_commands.table(routes_commands.RUNS, "conversations"))
+    routes.add(routes_commands.table(routes_commands.TIMERS, "conversations"))
+    routes.add(routes_workspaces.routes)
+    routes.add(routes_openai.routes, agents=agents)
     for door in doors:
         door(routes, agents)
-    routes_agents.add(routes, agents)
-    routes_models.add(routes)
-    routes_begin.add(routes)
-    routes_search.add(routes)
-    routes_events.add_family(routes)
-    routes_webhooks.add(routes)
-    _add_own(routes, usage, metrics)
+    routes.add(routes_agents.routes, agents=agents)
+    routes.add(routes_models.routes)
+    options = cache(partial(routes_begin.begin_options, service.host))
+    routes.add(routes_begin.routes, options=options)
+    routes.add(routes_search.routes)
+    routes.add(routes_events.family)
+    routes.add(routes_webhooks.routes)
+    document = cache(lambda: msgspec.json.encode(description.whole(app)))
+    routes.add(routes_server.routes, logged=set[str](), document=document)
     methods = _methods(app)
     app.router.routes.insert(0, RouteIndex(app.routes))
 
@@ -255,69 +256,3 @@ def _methods(app: FastAPI) -> Mapping[str, str]:
         methods = by_path.setdefault(getattr(route, "path", ""), set())
         methods.update(getattr(route, "methods", None) or ())
     return {path: ", ".join(sorted(methods)) for path, methods in by_path.items()}
-
-
-def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
-    service, routes = routes.service, routes.under("", "server")
-    logged: set[str] = set()
-
-    @routes.get(
-        "/health",
-        "Liveness",
-        gives=ServerHealth,
-        answer_example={"status": "ok"},
-        open=True,
-        also=(),
-    )
-    async def health(request: Request) -> Response:
-        """Report that the server process is running. Needs no key."""
-        return answer(ServerHealth("ok"))
-
-    @routes.get(
-        "/ready",
-        "Readiness",
-        gives=ServerHealth,
-        answer_example={"status": "ready"},
-        open=True,
-        also=(503,),
-    )
-    async def ready(request: Request) -> Response:
-        """Returns 503 while the server recovers after a start, while it shuts down, and after
-        its files were removed. Needs no key."""
-        if service.closing or not service.ready:
-            message = "The server is starting or shutting down."
-            return refusal(503, "StoreError", message, {"Retry-After": "1"})
-        try:
-            await service.read(service.host.check)
-        except StoreError as error:  # the error names the file, so only the log shows it
-            if str(error) not in logged:
-                logged.add(str(error))
-                _log.error("Not ready: %s", error)
-            message = "The server's store or its records were removed. See the server's log."
-            return refusal(503, "StoreError", message)
-        return answer(ServerHealth("ready"))
-
-    @routes.get(
-        "/metrics",
-        "Metrics for Prometheus",
-        answer_media_type="text/plain",
-        schema={"type": "string"},
-        client=False,
-        also=(503,),
-    )
-    async def get_metrics(request: Request) -> Response:
-        """Totals over all tenants. The metrics contain no ids."""
-        stats = await service.read(service.host.stats)
-        return Response(metrics.text(usage, stats), media_type=MEDIA_TYPE)
-
-    encoded: list[bytes] = []
-
-    @routes.get(
-        "/openapi.json", "The OpenAPI document", schema={"type": "object"}, client=False, also=()
-    )
-    async def get_openapi(request: Request) -> Response:
-        """The OpenAPI 3.1 document of this server."""
-        if not encoded:
-            document = await service.read(routes.description.whole, routes.app)
-            encoded.append(msgspec.json.encode(document))
-        return Response(encoded[0], media_type="application/json")

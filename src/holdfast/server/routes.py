@@ -92,53 +92,112 @@ CLIENT = {
 }
 
 
+class Route(ObjectStruct, kw_only=True):
+    """One route: its endpoint, and its description in the OpenAPI document.
+
+    The endpoint's name is the operation's id, its docstring the description. A function runs on a
+    thread, a coroutine function on the event loop. Either returns a struct, a response, or None for
+    the status 204. FastAPI reads the parameters of an endpoint, except:
+
+    | parameter | value |
+    |---|---|
+    | `request` | the request |
+    | `tenant` | the caller's tenant |
+    | `body` | the decoded body |
+    | `data` | the body's bytes |
+    | `cancelled` | the `Cancellation` of a request that may run for long; see `Service.long` |
+    | `service`, `host` | the `Service` and the `Host` of the application |
+    | others | see `Routes.add` |
+    """
+
+    method: str
+    path: str
+    summary: str
+    endpoint: Endpoint
+    tag: str
+    largest: int | None = SMALL_BODY_BYTES  # the largest body in bytes; None for the quota's limit
+    holds_agent: bool = False  # True if the body holds an agent, and may be as large as one
+    conflicts: bool = False  # True if the present state may not allow the request
+    state_error: bool = False  # True if an invalid request is one that the state does not allow
+    slow: bool = False  # True if a GET may take long, so that other reads do not wait for it
+    open: bool = False  # True if the route needs no key
+    client: bool = True  # True if the route accepts the `X-Holdfast-Client` header
+    takes: Any = None  # the struct of the request body; by default the type of `body`
+    example: Any = None  # of the request body
+    media_type: str = "application/json"  # of the request body
+    gives: Any = None  # the struct of the response; by default the endpoint's return type
+    schema: Mapping[str, Any] | None = None  # of a response that has no struct
+    answer_example: Any = None
+    answer_media_type: str = "application/json"
+    status: int = 200  # of a successful response
+    also: Sequence[int] | None = None  # further error statuses; by default those of most API routes
+    failed: Callable[[Exception], Response] | None = None  # makes the response of an error
+
+    def __post_init__(self) -> None:
+        if self.also is None:
+            unknown = [404] if "{" in self.path else []
+            self.also = [*unknown, *([409] if self.conflicts else []), 422, 503]
+        signature = inspect.signature(self.endpoint)
+        if "body" in signature.parameters and self.takes is None:
+            self.takes = signature.parameters["body"].annotation
+        gives = signature.return_annotation
+        if gives is None:
+            self.status = 204
+        elif gives not in (Response, msgspec.Raw) and self.gives is None:
+            self.gives = gives
+
+
+class RouteTable(ObjectStruct):
+    """The routes of one subject. Their paths begin with `prefix`. `defaults` are fields of `Route`
+    for all of them."""
+
+    prefix: str
+    tag: str
+    defaults: Mapping[str, Any] = {}
+    routes: list[Route] = []
+
+    def _add(
+        self, method: str, path: str, summary: str, **options: Any
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Return a decorator that adds a function as the endpoint for `method` of `path`. The
+        options are fields of `Route`."""
+
+        def decorate(endpoint: Endpoint) -> Endpoint:
+            about: dict[str, Any] = {"path": self.prefix + path, "summary": summary}
+            about |= {"tag": self.tag, **self.defaults, **options}
+            self.routes.append(Route(method=method, endpoint=endpoint, **about))
+            return endpoint
+
+        return decorate
+
+    get = functools.partialmethod(_add, "GET")
+    post = functools.partialmethod(_add, "POST")
+    put = functools.partialmethod(_add, "PUT")
+    delete = functools.partialmethod(_add, "DELETE")
+
+
 class Description:
     """Collects the structs that routes refer to and builds the document."""
 
     def __init__(self) -> None:
         self._types: list[Any] = [ErrorAnswer]
 
-    def route(
-        self,
-        *,
-        takes: Any = None,
-        example: Any = None,
-        media_type: str = "application/json",
-        gives: Any = None,
-        answer_example: Any = None,
-        answer_media_type: str = "application/json",
-        schema: Mapping[str, Any] | None = None,
-        status: int = 200,
-        also: Sequence[int] = (),
-        open: bool = False,
-        client: bool = True,
-    ) -> dict[str, Any]:
-        """Return the keyword arguments that describe one route to FastAPI.
-
-        Args:
-            takes: The struct of the request body.
-            example: An example of the request body.
-            media_type: The media type of the request body.
-            gives: The struct of the response.
-            answer_example: An example of the response.
-            answer_media_type: The media type of the response.
-            schema: The schema of a response that has no struct.
-            status: The status of a successful response.
-            also: Error statuses besides those of every route.
-            open: True if the route needs no key.
-            client: True if the route accepts the `X-Holdfast-Client` header.
-        """
-        answer: dict[str, Any] = {"schema": schema if gives is None else self._ref(gives)}
-        if answer_example is not None:
-            answer["example"] = answer_example
-        responses: dict[int | str, Any] = {status: {"description": "Success."}}
-        if status != 204:
-            responses[status]["content"] = {answer_media_type: answer}
-        if media_type != "application/json":
+    def of(self, route: Route) -> dict[str, Any]:
+        """Return the keyword arguments that describe one route to FastAPI."""
+        answer: dict[str, Any] = {
+            "schema": route.schema if route.gives is None else self._ref(route.gives)
+        }
+        if route.answer_example is not None:
+            answer["example"] = route.answer_example
+        responses: dict[int | str, Any] = {route.status: {"description": "Success."}}
+        if route.status != 204:
+            responses[route.status]["content"] = {route.answer_media_type: answer}
+        if route.media_type != "application/json":
             body = (408,)
         else:
-            body = () if takes is None else (408, 415, 422)
-        for code in sorted({*(() if open else _GUARD_STATUSES), 403, 400, *body, *also}):
+            body = () if route.takes is None else (408, 415, 422)
+        guarded = () if route.open else _GUARD_STATUSES
+        for code in sorted({*guarded, 403, 400, *body, *(route.also or ())}):
             responses[code] = {
                 "description": _MEANINGS[code],
                 "content": {"application/json": {"schema": self._ref(ErrorAnswer)}},
@@ -148,16 +207,26 @@ class Description:
             if code == 401:
                 challenge = {"description": "Bearer", "schema": {"type": "string"}}
                 responses[code]["headers"] = {"WWW-Authenticate": challenge}
-        extra: dict[str, Any] = {"security": []} if open else {}
-        if client and not open:
+        extra: dict[str, Any] = {"security": []} if route.open else {}
+        if route.client and not route.open:
             extra["parameters"] = [CLIENT]
-        if takes is not None or media_type != "application/json":
+        takes = route.takes
+        if takes is not None or route.media_type != "application/json":
             content = {"schema": {"type": "string"} if takes is None else self._ref(takes)}
-            if example is not None:
-                content["example"] = example
+            if route.example is not None:
+                content["example"] = route.example
             required = bool(takes and any(field.required for field in fields(takes)))
-            extra["requestBody"] = {"required": required, "content": {media_type: content}}
-        return {"responses": responses, "openapi_extra": extra, "status_code": status}
+            extra["requestBody"] = {"required": required, "content": {route.media_type: content}}
+        return {
+            "summary": route.summary,
+            "description": route.endpoint.__doc__ or "",
+            "operation_id": route.endpoint.__name__,
+            "name": route.endpoint.__name__,
+            "tags": [route.tag],
+            "status_code": route.status,
+            "responses": responses,
+            "openapi_extra": extra,
+        }
 
     def _ref(self, type: Any) -> dict[str, Any]:
         if type not in self._types:
@@ -196,117 +265,81 @@ def _published_name(name: str) -> str:
 
 
 class Routes(ObjectStruct):
-    """Adds routes to an application; all routes share one service. The paths begin with `prefix`
-    and have `tag` in the OpenAPI document."""
+    """Adds routes to an application; all routes share one service."""
 
     app: FastAPI
     service: Service
     description: Description
-    _prefix: str = ""
-    _tag: str = "conversations"
 
-    def under(self, prefix: str, tag: str) -> Routes:
-        """Return an object that adds routes to the same application below a prefix."""
-        return Routes(self.app, self.service, self.description, prefix, tag)
+    def add(self, table: RouteTable, **parts: Any) -> None:
+        """Add the routes of a table. Their endpoints may have parameters with the names of `parts`,
+        whose values they get."""
+        parts |= {"service": self.service, "host": self.service.host}
+        for route in table.routes:
+            self._add(route, parts)
 
-    def _add(
-        self,
-        method: str,
-        path: str,
-        summary: str,
-        *,
-        tag: str = "",
-        largest: int | None = SMALL_BODY_BYTES,
-        conflicts: bool = False,
-        state_error: bool = False,
-        slow: bool = False,
-        also: Sequence[int] | None = None,
-        **described: Any,
-    ) -> Callable[[Endpoint], Endpoint]:
-        """Return a decorator that adds a function as the endpoint for `method` of `path`. Its name
-        becomes the operation's id, its docstring the description.
+    def _add(self, route: Route, parts: Mapping[str, Any]) -> None:
+        service, status = self.service, route.status
+        parameters = inspect.signature(route.endpoint).parameters
+        own = {name: part for name, part in parts.items() if name in parameters}
+        endpoint = functools.partial(route.endpoint, **own)
+        direct, long = inspect.iscoroutinefunction(route.endpoint), "cancelled" in parameters
+        work = service.read if route.method == "GET" and not route.slow else service.change
+        largest = service.agent_bytes if route.holds_agent else route.largest
 
-        A function runs on a thread and returns a struct, or None for the status 204. Its parameter
-        `tenant` is the caller's tenant, `body` the decoded body. A coroutine function takes the
-        `request` and returns the response itself. FastAPI reads all other parameters.
+        def response(result: Any) -> Response:
+            if isinstance(result, Response):
+                return result
+            return Response(status_code=204) if status == 204 else answer(result, status)
 
-        Args:
-            tag: The tag in place of that of all routes.
-            largest: The largest body in bytes; None for the quota's limit.
-            conflicts: True if the present state may not allow the request.
-            state_error: True if an invalid request is one that the present state does not allow.
-            slow: True if a GET may take long, so that other reads do not wait for its thread.
-            also: Further error statuses; by default those of most API routes.
-            described: See `Description.route`. The structs of the body and the answer are those
-                of the function's signature.
-        """
-        path = self._prefix + path
-        if also is None:
-            also = [*([404] if "{" in path else []), *([409] if conflicts else []), 422, 503]
-        work = self.service.read if method == "GET" and not slow else self.service.change
-
-        def decorate(endpoint: Endpoint) -> Endpoint:
-            signature = inspect.signature(endpoint)
-            parameters = signature.parameters
-            direct = inspect.iscoroutinefunction(endpoint)
+        async def respond(request: Request, arguments: dict[str, Any]) -> Response:
+            if "request" in parameters:
+                arguments["request"] = request
+            if "tenant" in parameters:
+                arguments["tenant"] = service.caller(request).tenant
+            if long:
+                data, key = await service.body(request, largest), arguments.pop("key")
+                arguments["body"] = await service.decode(request, data, route.takes)
+                run = functools.partial(endpoint, **arguments)
+                return await service.long(
+                    request, key, data, lambda cancelled: response(run(cancelled=cancelled))
+                )
+            if "data" in parameters:
+                arguments["data"] = await service.body(request, largest)
             if "body" in parameters:
-                described.setdefault("takes", parameters["body"].annotation)
-            gives = signature.return_annotation
-            if gives is None:
-                described["status"] = 204
-            elif gives not in (Response, msgspec.Raw):
-                described.setdefault("gives", gives)
-            status = described.get("status", 200)
+                arguments["body"] = await service.json(request, route.takes, largest)
+            if direct:
+                return response(await endpoint(**arguments))
+            return await work(lambda: response(endpoint(**arguments)))
 
-            async def respond(request: Request, arguments: dict[str, Any]) -> Response:
+        async def handle(request: Request, **arguments: Any) -> Response:
+            try:
                 await self._record_client(request)
-                if direct:
-                    return await endpoint(request=request, **arguments)
-                if "body" in parameters:
-                    takes = described["takes"]
-                    arguments["body"] = await self.service.json(request, takes, largest)
-                if "tenant" in parameters:
-                    arguments["tenant"] = self.service.caller(request).tenant
-                result = await work(functools.partial(endpoint, **arguments))
-                return Response(status_code=204) if status == 204 else answer(result, status)
+                return await respond(request, arguments)
+            except RequestRefused:
+                raise
+            except Exception as error:
+                failed = route.failed
+                return error_answer(error, route.state_error) if failed is None else failed(error)
 
-            async def handle(request: Request, **arguments: Any) -> Response:
-                try:
-                    return await respond(request, arguments)
-                except RequestRefused:
-                    raise
-                except Exception as error:
-                    return error_answer(error, state_error)
-
-            kind = inspect.Parameter.KEYWORD_ONLY
-            published = [inspect.Parameter("request", kind, annotation=Request)]
-            published += [
-                one.replace(kind=kind)
-                for one in parameters.values()
-                if one.name not in ("request", "tenant", "body")
-            ]
-            signed: Any = handle
-            signed.__signature__ = inspect.Signature(published)  # FastAPI reads it
-            self.app.add_api_route(
-                path,
-                handle,
-                methods=[method],
-                summary=summary,
-                description=endpoint.__doc__ or "",
-                operation_id=endpoint.__name__,
-                name=endpoint.__name__,
-                tags=[tag or self._tag],
-                response_model=None,
-                **self.description.route(also=also, **described),
-            )
-            return endpoint
-
-        return decorate
-
-    get = functools.partialmethod(_add, "GET")
-    post = functools.partialmethod(_add, "POST")
-    put = functools.partialmethod(_add, "PUT")
-    delete = functools.partialmethod(_add, "DELETE")
+        kind = inspect.Parameter.KEYWORD_ONLY
+        published = [inspect.Parameter("request", kind, annotation=Request)]
+        published += [
+            one.replace(kind=kind)
+            for one in parameters.values()
+            if one.name not in ("request", "tenant", "body", "data", "cancelled", *own)
+        ]
+        if long:
+            published.append(inspect.Parameter("key", kind, annotation=Key, default=None))
+        signed: Any = handle
+        signed.__signature__ = inspect.Signature(published)  # FastAPI reads it
+        self.app.add_api_route(
+            route.path,
+            handle,
+            methods=[route.method],
+            response_model=None,
+            **self.description.of(route),
+        )
 
     async def _record_client(self, request: Request) -> None:
         client = request.headers.get("x-holdfast-client")

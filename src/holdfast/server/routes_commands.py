@@ -13,7 +13,7 @@ from holdfast.server import bodies
 from holdfast.server.guard import refused
 from holdfast.server.host import Host
 from holdfast.server.intake import SMALL_BODY_BYTES
-from holdfast.server.routes import CallId, Client, Id, Key, Routes
+from holdfast.server.routes import CallId, Client, Id, Key, RouteTable
 
 
 class CommandRoute(NamedTuple):
@@ -164,10 +164,10 @@ TIMERS = (
 )
 
 
-def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
-    """Add the routes of a table."""
-    routes = routes.under("/api/conversations/{id}/", tag)
-    for row in table:
+def table(rows: Sequence[CommandRoute], tag: str) -> RouteTable:
+    """Return the routes of rows."""
+    routes = RouteTable("/api/conversations/{id}/", tag)
+    for row in rows:
         routes.post(
             row.path,
             row.summary,
@@ -177,12 +177,13 @@ def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
             conflicts=True,
             state_error=row.state_error,
             client="{call_id}" not in row.path,
-        )(_endpoint(routes.service.host, row))
+        )(_endpoint(row))
+    return routes
 
 
-def _endpoint(host: Host, row: CommandRoute) -> Any:
+def _endpoint(row: CommandRoute) -> Any:
     def execute(
-        tenant: str, id: str, body: Any = None, key: str | None = None, **fields: Any
+        host: Host, tenant: str, id: str, body: Any = None, key: str | None = None, **fields: Any
     ) -> bodies.StatusReply:
         if isinstance(body, bodies.ApproveRequest | bodies.RejectRequest) and body.call_id == "":
             raise NotPending("Call '' does not wait for a decision.")
@@ -199,7 +200,7 @@ def _endpoint(host: Host, row: CommandRoute) -> Any:
         host.execute(tenant, id, command, key)
         return bodies.StatusReply(host.status(tenant, id))
 
-    types: dict[str, Any] = {"tenant": str, "id": Id}
+    types: dict[str, Any] = {"host": Host, "tenant": str, "id": Id}
     types |= {"call_id": CallId, "runner": Client} if "{call_id}" in row.path else {}
     types |= {"body": row.takes} if row.takes is not None else {}
     kind = inspect.Parameter.KEYWORD_ONLY

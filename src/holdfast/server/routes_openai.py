@@ -19,11 +19,10 @@ from holdfast.conversation.turns import Silence
 from holdfast.server import openai_answers as answers
 from holdfast.server.answers import answer, error_answer
 from holdfast.server.chat_turns import BegunChat, HostedTurn
-from holdfast.server.guard import RequestRefused
 from holdfast.server.hosted import HostedDoor, undisturbed
 from holdfast.server.openai import ChatRequest, ChatTurn, Published, parse_request
 from holdfast.server.openai_answers import TurnProgress
-from holdfast.server.routes import Routes
+from holdfast.server.routes import RouteTable
 from holdfast.server.service import Service, unless_left
 from holdfast.server.sse import TurnStream
 
@@ -66,72 +65,90 @@ _MODEL: dict[str, Any] = {
 }
 
 
-def add(routes: Routes, agents: Mapping[str, Published]) -> None:
-    """Add the routes of OpenAI's API."""
-    service, routes = routes.service, routes.under("/v1", "openai")
+def failed_response(error: Exception) -> Response:
+    """Return the answer for an exception, in the form of OpenAI's API."""
+    response = error_answer(error)
+    message = msgspec.json.decode(bytes(response.body))["error"]["message"]
+    status = 400 if response.status_code == 422 else response.status_code
+    if isinstance(error, errors.TooMany) and error.bound != "open":
+        status = 422  # not 429, because waiting does not help
+    other = "invalid_request_error" if status < 500 else "server_error"
+    return error_response(status, message, _KINDS.get(status, other))
 
-    @routes.get(
-        "/models",
-        "List the agents as models",
-        client=False,
-        also=(),
-        schema={
-            "type": "object",
-            "required": ["object", "data"],
-            "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
-        },
-    )
-    async def list_models(request: Request) -> Response:
-        """In the form of OpenAI's list of models."""
-        models = {"object": "list", "data": [_model(agent) for agent in agents.values()]}
-        return answer(models)
 
-    @routes.get(
-        "/models/{model}", "Get one agent as a model", schema=_MODEL, client=False, also=(404,)
-    )
-    async def get_model(request: Request, model: str) -> Response:
-        """In the form of OpenAI's API."""
-        if (agent := agents.get(model)) is None:
-            return unknown_model(model, agents)
-        return answer(_model(agent))
+def error_response(
+    status: int,
+    message: str,
+    kind: str,
+    code: str | None = None,
+    param: str | None = None,
+    retry: bool = True,
+) -> Response:
+    """Return an error in the form of OpenAI's API. Without `retry`, clients do not repeat it."""
+    body, headers = answers.failure(message, kind, code, param), None if retry else _NO_RETRY
+    return Response(body, status, headers, "application/json")
 
-    @routes.post(
-        "/chat/completions",
-        "Ask an agent",
-        schema={"type": "object", "required": ["id", "object", "choices"]},
-        also=(400, 404, 409, 413, 422, 503),
-        client=False,
-        example={"model": "coder", "messages": [{"role": "user", "content": "Hi"}]},
-        takes=ChatRequest,
-    )
-    async def create_chat_completion(request: Request) -> Response:
-        """Like OpenAI's Chat Completions, plain or streamed. The agent's tools run on the
-        server. Tools of the request belong to the client, and their calls are returned as
-        `tool_calls`."""
-        body = await service.json(request, ChatRequest, largest=None)
-        agent = agents.get(body.model)
-        if agent is None:
-            return unknown_model(body.model, agents)
-        try:
-            turn = parse_request(body, agent)
-        except RecursionError:
-            return error_response(400, "The request is nested too deeply.", "invalid_request_error")
-        except Exception as error:
-            return failed_response(error)
-        chat = Chat(service, service.caller(request).tenant, agent, turn, bool(body.stream))
-        try:
-            await chat.begin()
-        except RequestRefused:
-            raise
-        except Exception as error:
-            return failed_response(error)
-        headers = {CONVERSATION: chat.begun_chat.id}
-        if body.stream:
-            usage = bool(body.stream_options and body.stream_options.include_usage)
-            return TurnStream(chat.streamed(usage), chat.leave, headers)
-        response = await chat.whole(request)
-        response.headers.update(headers)
-        return response
+
+routes = RouteTable("/v1", "openai", {"client": False, "failed": failed_response})
+
+
+@routes.get(
+    "/models",
+    "List the agents as models",
+    also=(),
+    schema={
+        "type": "object",
+        "required": ["object", "data"],
+        "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
+    },
+)
+async def list_models(agents: Mapping[str, Published]) -> Response:
+    """In the form of OpenAI's list of models."""
+    models = {"object": "list", "data": [_model(agent) for agent in agents.values()]}
+    return answer(models)
+
+
+@routes.get("/models/{model}", "Get one agent as a model", schema=_MODEL, also=(404,))
+async def get_model(agents: Mapping[str, Published], model: str) -> Response:
+    """In the form of OpenAI's API."""
+    if (agent := agents.get(model)) is None:
+        return unknown_model(model, agents)
+    return answer(_model(agent))
+
+
+@routes.post(
+    "/chat/completions",
+    "Ask an agent",
+    schema={"type": "object", "required": ["id", "object", "choices"]},
+    also=(400, 404, 409, 413, 422, 503),
+    largest=None,
+    example={"model": "coder", "messages": [{"role": "user", "content": "Hi"}]},
+)
+async def create_chat_completion(
+    service: Service,
+    agents: Mapping[str, Published],
+    request: Request,
+    tenant: str,
+    body: ChatRequest,
+) -> Response:
+    """Like OpenAI's Chat Completions, plain or streamed. The agent's tools run on the server. Tools
+    of the request belong to the client, and their calls are returned as `tool_calls`."""
+    agent = agents.get(body.model)
+    if agent is None:
+        return unknown_model(body.model, agents)
+    try:
+        turn = parse_request(body, agent)
+    except RecursionError:
+        return error_response(400, "The request is nested too deeply.", "invalid_request_error")
+    chat = Chat(service, tenant, agent, turn, bool(body.stream))
+    await chat.begin()
+    headers = {CONVERSATION: chat.begun_chat.id}
+    if body.stream:
+        usage = bool(body.stream_options and body.stream_options.include_usage)
+        return TurnStream(chat.streamed(usage), chat.leave, headers)
+    response = await chat.whole(request)
+    response.headers.update(headers)
+    return response
 
 
 class Chat:
@@ -262,27 +279,3 @@ def unknown_model(name: str, agents: Mapping[str, Published]) -> Response:
         available = "It has none: start it with --agent NAME=FILE."
     message = f"There is no agent {name[:100]!r} on this server. {available}"
     return error_response(404, message, "invalid_request_error", "model_not_found", "model")
-
-
-def failed_response(error: Exception) -> Response:
-    """Return the answer for an exception, in the form of OpenAI's API."""
-    response = error_answer(error)
-    message = msgspec.json.decode(bytes(response.body))["error"]["message"]
-    status = 400 if response.status_code == 422 else response.status_code
-    if isinstance(error, errors.TooMany) and error.bound != "open":
-        status = 422  # not 429, because waiting does not help
-    other = "invalid_request_error" if status < 500 else "server_error"
-    return error_response(status, message, _KINDS.get(status, other))
-
-
-def error_response(
-    status: int,
-    message: str,
-    kind: str,
-    code: str | None = None,
-    param: str | None = None,
-    retry: bool = True,
-) -> Response:
-    """Return an error in the form of OpenAI's API. Without `retry`, clients do not repeat it."""
-    body, headers = answers.failure(message, kind, code, param), None if retry else _NO_RETRY
-    return Response(body, status, headers, "application/json")

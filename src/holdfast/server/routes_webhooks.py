@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 
 from holdfast.server import webhook_records as wh
-from holdfast.server.routes import Key, Routes
+from holdfast.server.host import Host
+from holdfast.server.routes import Key, RouteTable
 
 _ID = "wh-5b0c91d2a6be"
 _Id = Annotated[
@@ -46,86 +47,91 @@ _DELIVERIES_EXAMPLE: dict[str, Any] = {
     "next": None,
 }
 
+routes = RouteTable("/api/webhooks", "webhooks")
 
-def add(routes: Routes) -> None:
-    """Add the routes of webhooks."""
-    webhooks = routes.service.host.webhooks
-    routes = routes.under("/api/webhooks", "webhooks")
 
-    @routes.post(
-        "",
-        "Create a webhook",
-        example=_REQUEST_EXAMPLE,
-        answer_example={**_WEBHOOK_EXAMPLE, "secret": _SECRET},
-        status=201,
-        also=(404, 409, 503),
-    )
-    def create_webhook(tenant: str, body: wh.WebhookRequest, key: Key = None) -> wh.Webhook:
-        """Sends one POST for each event of one or all conversations, signed according to
-        Standard Webhooks. Delivery is at least once, in the order of each journal. Only this
-        answer shows the secret."""
-        return webhooks.create(tenant, body, key or "")
+@routes.post(
+    "",
+    "Create a webhook",
+    example=_REQUEST_EXAMPLE,
+    answer_example={**_WEBHOOK_EXAMPLE, "secret": _SECRET},
+    status=201,
+    also=(404, 409, 503),
+)
+def create_webhook(host: Host, tenant: str, body: wh.WebhookRequest, key: Key = None) -> wh.Webhook:
+    """Sends one POST for each event of one or all conversations, signed according to Standard
+    Webhooks. Delivery is at least once, in the order of each journal. Only this answer shows the
+    secret."""
+    return host.webhooks.create(tenant, body, key or "")
 
-    @routes.get("", "List webhooks", answer_example={"webhooks": [_WEBHOOK_EXAMPLE]})
-    def list_webhooks(tenant: str) -> wh.WebhookList:
-        """Oldest first."""
-        return webhooks.list(tenant)
 
-    @routes.get("/{webhook}", "Get a webhook", answer_example=_WEBHOOK_EXAMPLE)
-    def get_webhook(tenant: str, webhook: _Id) -> wh.Webhook:
-        """Without its secret."""
-        return webhooks.get(tenant, webhook)
+@routes.get("", "List webhooks", answer_example={"webhooks": [_WEBHOOK_EXAMPLE]})
+def list_webhooks(host: Host, tenant: str) -> wh.WebhookList:
+    """Oldest first."""
+    return host.webhooks.list(tenant)
 
-    @routes.put(
-        "/{webhook}", "Change a webhook", example={"enabled": True}, answer_example=_WEBHOOK_EXAMPLE
-    )
-    def change_webhook(tenant: str, webhook: _Id, body: wh.WebhookChange) -> wh.Webhook:
-        """Delivery continues where it was. If the webhook is enabled or gets a new URL, failed
-        events are tried again at once."""
-        return webhooks.change(tenant, webhook, body)
 
-    @routes.delete("/{webhook}", "Remove a webhook")
-    def delete_webhook(tenant: str, webhook: _Id) -> None:
-        """Events that are not sent yet are never sent."""
-        webhooks.delete(tenant, webhook)
+@routes.get("/{webhook}", "Get a webhook", answer_example=_WEBHOOK_EXAMPLE)
+def get_webhook(host: Host, tenant: str, webhook: _Id) -> wh.Webhook:
+    """Without its secret."""
+    return host.webhooks.get(tenant, webhook)
 
-    @routes.post(
-        "/{webhook}/secret",
-        "Rotate a webhook's secret",
-        example={"overlap": 3600},
-        answer_example={
-            **_WEBHOOK_EXAMPLE,
-            "secret": _SECRET,
-            "oldSecretUntil": "2026-11-21T11:00:00Z",
-        },
-    )
-    def rotate_webhook_secret(tenant: str, webhook: _Id, body: wh.SecretRequest) -> wh.Webhook:
-        """During the overlap messages carry two signatures, one with each secret. The answer
-        shows the new secret."""
-        return webhooks.rotate(tenant, webhook, body)
 
-    @routes.get(
-        "/{webhook}/deliveries", "List failed deliveries", answer_example=_DELIVERIES_EXAMPLE
-    )
-    def list_deliveries(
-        tenant: str,
-        webhook: _Id,
-        cursor: Annotated[
-            str | None,
-            Query(pattern="^[A-Za-z0-9._-]{1,200}$", description="`next` of the previous page."),
-        ] = None,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> wh.DeliveryList:
-        """Lists, in pages, the conversations in which the webhook fails or has given up events."""
-        return webhooks.deliveries(tenant, webhook, cursor, limit)
+@routes.put(
+    "/{webhook}", "Change a webhook", example={"enabled": True}, answer_example=_WEBHOOK_EXAMPLE
+)
+def change_webhook(host: Host, tenant: str, webhook: _Id, body: wh.WebhookChange) -> wh.Webhook:
+    """Delivery continues where it was. If the webhook is enabled or gets a new URL, failed events
+    are tried again at once."""
+    return host.webhooks.change(tenant, webhook, body)
 
-    @routes.post(
-        "/{webhook}/redeliver",
-        "Send events again",
-        example={"conversationId": "4f0c91d2a6be"},
-        answer_example={"dead": 12},
-    )
-    def redeliver(tenant: str, webhook: _Id, body: wh.RedeliverRequest) -> wh.Redelivered:
-        """Sends again the events that were given up, or all events after `afterSeq`. Later
-        events follow in order, each under its original `webhook-id`."""
-        return webhooks.redeliver(tenant, webhook, body)
+
+@routes.delete("/{webhook}", "Remove a webhook")
+def delete_webhook(host: Host, tenant: str, webhook: _Id) -> None:
+    """Events that are not sent yet are never sent."""
+    host.webhooks.delete(tenant, webhook)
+
+
+@routes.post(
+    "/{webhook}/secret",
+    "Rotate a webhook's secret",
+    example={"overlap": 3600},
+    answer_example={
+        **_WEBHOOK_EXAMPLE,
+        "secret": _SECRET,
+        "oldSecretUntil": "2026-11-21T11:00:00Z",
+    },
+)
+def rotate_webhook_secret(
+    host: Host, tenant: str, webhook: _Id, body: wh.SecretRequest
+) -> wh.Webhook:
+    """During the overlap messages carry two signatures, one with each secret. The answer shows the
+    new secret."""
+    return host.webhooks.rotate(tenant, webhook, body)
+
+
+@routes.get("/{webhook}/deliveries", "List failed deliveries", answer_example=_DELIVERIES_EXAMPLE)
+def list_deliveries(
+    host: Host,
+    tenant: str,
+    webhook: _Id,
+    cursor: Annotated[
+        str | None,
+        Query(pattern="^[A-Za-z0-9._-]{1,200}$", description="`next` of the previous page."),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> wh.DeliveryList:
+    """Lists, in pages, the conversations in which the webhook fails or has given up events."""
+    return host.webhooks.deliveries(tenant, webhook, cursor, limit)
+
+
+@routes.post(
+    "/{webhook}/redeliver",
+    "Send events again",
+    example={"conversationId": "4f0c91d2a6be"},
+    answer_example={"dead": 12},
+)
+def redeliver(host: Host, tenant: str, webhook: _Id, body: wh.RedeliverRequest) -> wh.Redelivered:
+    """Sends again the events that were given up, or all events after `afterSeq`. Later events
+    follow in order, each under its original `webhook-id`."""
+    return host.webhooks.redeliver(tenant, webhook, body)

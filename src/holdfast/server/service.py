@@ -16,11 +16,11 @@ from holdfast.server.answers import error_answer
 from holdfast.server.guard import OPEN, Caller, Quota, QuotaUsage, client_left, shutting_down
 from holdfast.server.idempotent_requests import IdempotentRequests
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
+from holdfast.server.metrics import Metrics
 from holdfast.tools.context import Cancellation
 
 if TYPE_CHECKING:
     from holdfast.server.host import Host
-    from holdfast.server.metrics import Metrics
     from holdfast.server.sse import Stream
 
 T = TypeVar("T")
@@ -34,12 +34,10 @@ _LONG_THREADS_PER_TENANT = 64
 class Service:
     """The shared objects of the routes. Belongs to the event loop's thread."""
 
-    def __init__(
-        self, host: Host, usage: QuotaUsage, quota: Quota, metrics: Metrics, ping: float
-    ) -> None:
+    def __init__(self, host: Host, quota: Quota, ping: float) -> None:
         self.host = host
-        self.usage = usage
-        self.metrics = metrics
+        self.usage = QuotaUsage(quota)
+        self.metrics = Metrics()
         self.ping = ping
         self.streams: set[Stream] = set()
         self.ready = False
