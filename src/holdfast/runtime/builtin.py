@@ -5,7 +5,7 @@ The neighbouring modules implement the tools.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le
 
 from holdfast.content import ToolResult
 from holdfast.errors import RuntimeFault, ToolError, ToolNotFound
+from holdfast.object_struct import ObjectStruct
 from holdfast.runtime.files import Files
 from holdfast.runtime.search import GrepQuery, Search
 from holdfast.runtime.terminal import Terminal
@@ -38,10 +39,50 @@ def _tool_errors() -> Generator[None]:
         raise ToolError(str(error), "validation") from error
 
 
-def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -> list[Tool]:
-    """Return the tools of `runtime`, which use these parts."""
+class BuiltinTools(ObjectStruct):
+    """The tools of `runtime`. Each is a method with the tool's name, description and parameters."""
+
+    runtime: object
+    shell: Terminal
+    files: Files
+    search: Search
+
+    def usual(self) -> list[Tool]:
+        """Return the tools that every agent of the runtime has."""
+        return [
+            self._tool(self.terminal, _RUNS, "terminal"),
+            self._tool(self.terminal_input, _RUNS, "terminal"),
+            self._tool(self.read_file, LOCAL_READ, "files"),
+            self._tool(self.write_file, _WRITES, "files"),
+            self._tool(self.edit_file, _EDITS, "files"),
+            self._tool(self.glob, LOCAL_READ, "search"),
+            self._tool(self.grep, LOCAL_READ, "search"),
+        ]
+
+    def more(self) -> list[Tool]:
+        """Return the tools that an agent is given only on request."""
+        return [
+            self._tool(self.apply_patch, _EDITS, "files"),
+            self._tool(self.str_replace_based_edit_tool, _EDITS, "files"),
+            self._tool(self.view_image, LOCAL_READ, "files"),
+            self._tool(self.terminal_background, _RUNS, "terminal"),
+            self._tool(self.terminal_collect, _RUNS, "terminal"),
+        ]
+
+    def _tool(
+        self, method: Callable[..., ToolResult], annotations: ToolAnnotations, category: str
+    ) -> Tool:
+        function = _tool_errors()(method)
+        # The workdir's name is left out: definitions that are the same in every folder let
+        # conversations share a provider's prompt cache.
+        seconds = f"{self.shell.command_timeout:g}"
+        function.__doc__ = (method.__doc__ or "").replace("{timeout}", seconds)
+        tool = Tool.from_function(function, annotations=annotations, category=category)
+        tool.runtime = self.runtime
+        return tool
 
     def terminal(
+        self,
         context: ToolContext,
         command: str,
         timeout: Annotated[float | None, Gt(0)] = None,
@@ -65,10 +106,10 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
                 Otherwise its input is empty.
         """
         context.on_close(
-            (shell, context.conversation_id),
-            lambda: shell.close_conversation(context.conversation_id),
+            (self.shell, context.conversation_id),
+            lambda: self.shell.close_conversation(context.conversation_id),
         )
-        return shell.run(
+        return self.shell.run(
             command,
             context.conversation_id,
             timeout=timeout,
@@ -81,6 +122,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         )
 
     def terminal_input(
+        self,
         context: ToolContext,
         text: str = "",
         enter: bool = True,
@@ -99,7 +141,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             control: interrupt is Ctrl-C, eof is Ctrl-D, kill ends it and all that it started.
             wait: Seconds to wait before answering.
         """
-        return shell.send(
+        return self.shell.send(
             context.conversation_id,
             text,
             enter=enter,
@@ -109,7 +151,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             report=context.report_progress,
         )
 
-    def read_file(path: str, offset: Count = 1, limit: Count = 2000) -> ToolResult:
+    def read_file(self, path: str, offset: Count = 1, limit: Count = 2000) -> ToolResult:
         """Read a text file with line numbers, see an image, or list a directory.
 
         Args:
@@ -117,18 +159,18 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             offset: The first line to show, counted from 1.
             limit: The maximum number of lines to show.
         """
-        return files.view(path, offset, limit)
+        return self.files.view(path, offset, limit)
 
-    def write_file(path: str, content: str) -> ToolResult:
+    def write_file(self, path: str, content: str) -> ToolResult:
         """Make a file, or overwrite all of it. To change a part of a file use edit_file.
 
         Args:
             path: Relative to the working directory, or absolute. Missing directories are made.
             content: The whole text of the file.
         """
-        return files.write_text(path, content)
+        return self.files.write_text(path, content)
 
-    def edit_file(path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
+    def edit_file(self, path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
         """Replace a piece of a text file by another. `old` must be in the file exactly once, white
         space included.
 
@@ -139,9 +181,11 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             new: The text to put in its place.
             replace_all: Replace every place instead of one.
         """
-        return files.edit(path, old, new, replace_all)
+        return self.files.edit(path, old, new, replace_all)
 
-    def glob(context: ToolContext, pattern: str, path: str = ".", limit: Count = 100) -> ToolResult:
+    def glob(
+        self, context: ToolContext, pattern: str, path: str = ".", limit: Count = 100
+    ) -> ToolResult:
         """Find files by name, those changed last first. Files that git ignores are left out.
 
         Args:
@@ -150,9 +194,10 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             path: The directory to search in.
             limit: The maximum number of files to answer.
         """
-        return search.glob(pattern, path, limit, context.cancelled)
+        return self.search.glob(pattern, path, limit, context.cancelled)
 
     def grep(
+        self,
         context: ToolContext,
         pattern: str,
         path: str = ".",
@@ -177,33 +222,9 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         """
         lines = min(max(0, context_lines), 50)
         query = GrepQuery(pattern, path, glob, ignore_case, lines, mode, limit)
-        return search.grep(query, context.cancelled)
+        return self.search.grep(query, context.cancelled)
 
-    # The workdir's name is left out: definitions that are the same in every folder let
-    # conversations share a provider's prompt cache.
-    seconds = f"{shell.command_timeout:g}"
-    terminal.__doc__ = (terminal.__doc__ or "").replace("{timeout}", seconds)
-    tools = [
-        Tool.from_function(_tool_errors()(function), annotations=annotations, category=category)
-        for function, annotations, category in (
-            (terminal, _RUNS, "terminal"),
-            (terminal_input, _RUNS, "terminal"),
-            (read_file, LOCAL_READ, "files"),
-            (write_file, _WRITES, "files"),
-            (edit_file, _EDITS, "files"),
-            (glob, LOCAL_READ, "search"),
-            (grep, LOCAL_READ, "search"),
-        )
-    ]
-    for tool in tools:
-        tool.runtime = runtime
-    return tools
-
-
-def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool]:
-    """Return the tools of `runtime` that an agent is given only on request."""
-
-    def apply_patch(patch: str) -> ToolResult:
+    def apply_patch(self, patch: str) -> ToolResult:
         """Change, add, delete and move text files with one patch. All of its files change, or none.
 
         The patch is in this form:
@@ -229,9 +250,10 @@ def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool
         Args:
             patch: The whole patch. Paths are relative to the working directory, or absolute.
         """
-        return files.apply_patch(patch)
+        return self.files.apply_patch(patch)
 
     def str_replace_based_edit_tool(
+        self,
         command: Literal["view", "create", "str_replace", "insert"],
         path: str,
         view_range: list[int] | None = None,
@@ -267,29 +289,29 @@ def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool
                 first, last = view_range[0], view_range[-1]
                 if len(view_range) != 2 or first < 1 or -1 != last < first:
                     raise ToolError("view_range takes [first, last], from 1; last may be -1.")
-                return files.view(path, first, 1_000_000 if last == -1 else last - first + 1)
+                return self.files.view(path, first, 1_000_000 if last == -1 else last - first + 1)
             case "view":
-                return files.view(path)
+                return self.files.view(path)
             case "create":
-                return files.write_text(path, file_text or "")
+                return self.files.write_text(path, file_text or "")
             case "str_replace":
-                return files.edit(path, old_str or "", new_str or "")
+                return self.files.edit(path, old_str or "", new_str or "")
             case "insert":
                 # earlier versions of this editor call the text new_str
                 text = new_str if insert_text is None else insert_text
                 if text is None:
                     raise ToolError("insert needs insert_text.", "validation")
-                return files.insert(path, insert_line or 0, text)
+                return self.files.insert(path, insert_line or 0, text)
 
-    def view_image(path: str) -> ToolResult:
+    def view_image(self, path: str) -> ToolResult:
         """Look at a picture: PNG, JPEG, GIF or WebP. A large one is scaled down.
 
         Args:
             path: Relative to the working directory, or absolute.
         """
-        return files.view_image(path)
+        return self.files.view_image(path)
 
-    def terminal_background(context: ToolContext, command: str) -> ToolResult:
+    def terminal_background(self, context: ToolContext, command: str) -> ToolResult:
         """Start a command that goes on while you do other things, such as a build, a long test or a
         server. The answer has its id. It starts in your shell's directory, has no input, and is
         ended with the conversation.
@@ -298,10 +320,10 @@ def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool
             command: The command to run.
         """
         context.on_close(
-            (shell, context.conversation_id),
-            lambda: shell.close_conversation(context.conversation_id),
+            (self.shell, context.conversation_id),
+            lambda: self.shell.close_conversation(context.conversation_id),
         )
-        return shell.start_background(
+        return self.shell.start_background(
             command,
             context.conversation_id,
             cancelled=context.cancelled,
@@ -310,6 +332,7 @@ def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool
         )
 
     def terminal_collect(
+        self,
         context: ToolContext,
         id: str = "",
         wait: Annotated[float, Ge(0), Le(3600)] = 30,
@@ -323,20 +346,6 @@ def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool
             wait: Seconds to wait for the end.
             stop: True ends the command first, with all that it started.
         """
-        return shell.collect(
+        return self.shell.collect(
             context.conversation_id, id, wait=wait, stop=stop, cancelled=context.cancelled
         )
-
-    tools = [
-        Tool.from_function(_tool_errors()(function), annotations=annotations, category=category)
-        for function, annotations, category in (
-            (apply_patch, _EDITS, "files"),
-            (str_replace_based_edit_tool, _EDITS, "files"),
-            (view_image, LOCAL_READ, "files"),
-            (terminal_background, _RUNS, "terminal"),
-            (terminal_collect, _RUNS, "terminal"),
-        )
-    ]
-    for tool in tools:
-        tool.runtime = runtime
-    return tools

@@ -233,10 +233,10 @@ class FolderRuntime:
         """Return the usual tools and the others, which are made at the first use."""
         with self._lock:
             if self._tools is None:
-                from holdfast.runtime.builtin import make_more_tools, make_tools
+                from holdfast.runtime.builtin import BuiltinTools
 
-                usual = make_tools(self, self.terminal, self.files, self.search)
-                self._tools = usual, make_more_tools(self, self.terminal, self.files)
+                tools = BuiltinTools(self, self.terminal, self.files, self.search)
+                self._tools = tools.usual(), tools.more()
             return self._tools
 
     def tools_for(
