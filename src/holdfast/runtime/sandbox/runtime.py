@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from holdfast.errors import ConfigurationError, RuntimeFault
+from holdfast.object_struct import ObjectStruct
 from holdfast.runtime.confinement import Confinement
 from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime, ProcessPlace
@@ -17,7 +19,7 @@ from holdfast.runtime.pump import Pump
 from holdfast.runtime.sandbox.boxed_paths import BoxedPaths, Root
 from holdfast.runtime.sandbox.bridge import BoxLauncher, proxy_variables
 from holdfast.runtime.sandbox.live import LiveBox
-from holdfast.runtime.sandbox.mechanisms import choose
+from holdfast.runtime.sandbox.mechanisms import Mechanism, choose
 from holdfast.runtime.sandbox.network import AllowList
 from holdfast.runtime.sandbox.repository import ProtectedRepository
 from holdfast.runtime.sandbox.settings import BoxSettings, Mount, SandboxLimits, check_mounts
@@ -75,106 +77,76 @@ class SandboxedRuntime(FolderRuntime):
         command_timeout: float = 120.0,
         text_files: TextFiles | None = None,
     ) -> None:
-        proxy: Proxy | None = None
-        if network != "none":
-            from holdfast.runtime.sandbox.proxy import Proxy  # asyncio: most boxes have no network
-
-            proxy = Proxy(AllowList(network))
-        # Without SHELL, each bash asks the user database, which costs 0.5 ms in a Landlock box.
-        variables = {"SHELL": "/bin/bash"}
-        if proxy is not None:
-            variables |= proxy_variables(proxy.allowed.names_this_machine)
         # Callers are not all typed.
         if limits is not None and not isinstance(limits, SandboxLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits takes SandboxLimits, not {limits!r}.")
-        if workdir_inside is not None:
-            workdir_inside = _checked_inside(workdir_inside)
-        checked = check_mounts(mounts)
+        self._proxy = None
+        if network != "none":
+            from holdfast.runtime.sandbox.proxy import Proxy  # asyncio: most boxes have no network
 
-        def make_place(work: Path, folder: Path) -> ProcessPlace:
-            inside = workdir_inside or str(work)
-            if inside in [mount.target for mount in checked]:
-                raise ConfigurationError(f"A mount has the target {inside!r} of the work folder.")
-            for source in [work, *(Path(one.source) for one in checked if one.writable)]:
-                if source == Path("/") or (folder.is_relative_to(source.resolve()) and workdir):
-                    raise ConfigurationError(
-                        f"{str(source)!r} cannot be writable in a sandbox: it contains the system's"
-                        f" temporary folder, {str(folder.parent)!r}. Use a folder below it."
-                    )
-            outputs = folder / "output"
-            outputs.mkdir(mode=0o700)
-            private = folder / "box"
-            private.mkdir(mode=0o700)
-            repository = ProtectedRepository(work)
-
-            homes: list[Path] = []
-
-            def settings(own: Path, *writable: Path, stays: bool = False) -> BoxSettings:
-                return BoxSettings(
-                    workdir=work,
-                    workdir_inside=inside,
-                    private=own,
-                    limits=limits or SandboxLimits(),
-                    mounts=checked,
-                    read_only=(outputs,),
-                    writable=(*writable, *homes),
-                    protected=repository.read_only,
-                    stays=stays,
-                    proxy=proxy,
-                    repository=repository.mounts(inside),
-                )
-
-            chosen = choose(mechanism, settings(private))
-            self.mechanism = chosen.name
-            self._repository = repository
-            home = chosen.home(private)
-            if Path(home).is_relative_to(private):  # a folder of this machine
-                homes.append(Path(home))
-                temporary = Path(home, "tmp")
-                temporary.mkdir(mode=0o700, parents=True)
-                variables["TMPDIR"] = str(temporary)
-            launcher = self._one_off = chosen.launcher(settings(private))
-            if checked or limits or workdir_inside:
-                try:
-                    _try_out(launcher, inside)
-                except BaseException:
-                    launcher.close()
-                    raise
-
-            def make_host(number: int, pump: Pump) -> LiveBox:
-                own = shell_folder(folder, number)
-                own.mkdir(mode=0o700, exist_ok=True)
-                state_file(own).touch(mode=0o600)
-                launcher = chosen.launcher(settings(own, state_file(own), stays=True))
-                return LiveBox(launcher, own, inside, pump)
-
-            roots = [Root(inside, work, True)]
-            roots += [
-                Root(mount.target, Path(os.path.realpath(mount.source)), mount.writable)
-                for mount in checked
-            ]
-            return ProcessPlace(
-                launcher,
-                make_host,
-                inside,
-                home,
-                variables,
-                lambda readable, home: BoxedPaths(
-                    work,
-                    [*roots, *(Root(str(one), one, False) for one in readable)],
-                    repository.read_only,
-                    home,
-                ),
-            )
-
-        self.network = network if network == "none" else tuple(network)
-        """The allowed hosts, or "none"."""
-        self._proxy = proxy
-        super().__init__(workdir, env, shell, output_limit, command_timeout, make_place, text_files)
-        writable = tuple(mount.target for mount in checked if mount.writable)
+            self._proxy = Proxy(AllowList(network))
         hosts = () if network == "none" else tuple(network)
+        self.network = network if network == "none" else hosts
+        """The allowed hosts, or "none"."""
+        self._workdir_inside = None if workdir_inside is None else _checked_inside(workdir_inside)
+        self._mounts = check_mounts(mounts)
+        self._limits = limits
+        self._is_temporary = workdir is None
+        self.mechanism = mechanism
+        super().__init__(
+            workdir, env, shell, output_limit, command_timeout, self._make_place, text_files
+        )
+        writable = tuple(mount.target for mount in self._mounts if mount.writable)
         self.confinement = Confinement(self.workdir_visible, writable, hosts)
         """The bounds of the boxes, for judges of calls."""
+
+    def _make_place(self, work: Path, folder: Path) -> ProcessPlace:
+        inside = self._workdir_inside or str(work)
+        if inside in [mount.target for mount in self._mounts]:
+            raise ConfigurationError(f"A mount has the target {inside!r} of the work folder.")
+        for source in [work, *(Path(one.source) for one in self._mounts if one.writable)]:
+            contains = folder.is_relative_to(source.resolve()) and not self._is_temporary
+            if source == Path("/") or contains:
+                raise ConfigurationError(
+                    f"{str(source)!r} cannot be writable in a sandbox: it contains the system's"
+                    f" temporary folder, {str(folder.parent)!r}. Use a folder below it."
+                )
+        outputs, private = folder / "output", folder / "box"
+        outputs.mkdir(mode=0o700)
+        private.mkdir(mode=0o700)
+        self._repository = repository = ProtectedRepository(work)
+        settings = BoxSettings(
+            workdir=work,
+            workdir_inside=inside,
+            private=private,
+            limits=self._limits or SandboxLimits(),
+            mounts=self._mounts,
+            read_only=(outputs,),
+            protected=repository.read_only,
+            proxy=self._proxy,
+            repository=repository.mounts(inside),
+        )
+        chosen = choose(self.mechanism, settings)
+        self.mechanism = chosen.name
+        # Without SHELL, each bash asks the user database, which costs 0.5 ms in a Landlock box.
+        variables = {"SHELL": "/bin/bash"}
+        if self._proxy is not None:
+            variables |= proxy_variables(self._proxy.allowed.names_this_machine)
+        home = chosen.home(private)
+        if Path(home).is_relative_to(private):  # a folder of this machine
+            settings = replace(settings, writable=(Path(home),))
+            temporary = Path(home, "tmp")
+            temporary.mkdir(mode=0o700, parents=True)
+            variables["TMPDIR"] = str(temporary)
+        boxes = _Boxes(folder, chosen, settings, repository)
+        launcher = self._one_off = boxes.launcher(private)
+        if self._mounts or self._limits or self._workdir_inside:
+            try:
+                _try_out(launcher, inside)
+            except BaseException:
+                launcher.close()
+                raise
+        return ProcessPlace(launcher, boxes.make_host, inside, home, variables, boxes.paths)
 
     def clone_repo(
         self,
@@ -202,6 +174,49 @@ class SandboxedRuntime(FolderRuntime):
             if self._proxy is not None:
                 self._proxy.close()
             self._repository.clean()
+
+
+class _Boxes(ObjectStruct):
+    """The boxes of one runtime, whose private folder is `folder`."""
+
+    folder: Path
+    mechanism: Mechanism
+    settings: BoxSettings
+    repository: ProtectedRepository
+
+    def launcher(self, own: Path, *writable: Path, stays: bool = False) -> BoxLauncher:
+        """Return the launcher of a box with a private folder of its own."""
+        settings = self.settings
+        return self.mechanism.launcher(
+            replace(
+                settings,
+                private=own,
+                writable=(*writable, *settings.writable),
+                stays=stays,
+                repository=self.repository.mounts(settings.workdir_inside),
+            )
+        )
+
+    def make_host(self, number: int, pump: Pump) -> LiveBox:
+        """Return the box of the shell with this number."""
+        own = shell_folder(self.folder, number)
+        own.mkdir(mode=0o700, exist_ok=True)
+        state_file(own).touch(mode=0o600)
+        launcher = self.launcher(own, state_file(own), stays=True)
+        return LiveBox(launcher, own, self.settings.workdir_inside, pump)
+
+    def paths(self, readable: Sequence[Path], home: str) -> BoxedPaths:
+        """Return the paths of the file tools; see `ProcessPlace.make_paths`."""
+        settings = self.settings
+        roots = [
+            Root(settings.workdir_inside, settings.workdir, True),
+            *(
+                Root(mount.target, Path(os.path.realpath(mount.source)), mount.writable)
+                for mount in settings.mounts
+            ),
+            *(Root(str(one), one, False) for one in readable),
+        ]
+        return BoxedPaths(settings.workdir, roots, self.repository.read_only, home)
 
 
 def _try_out(launcher: BoxLauncher, inside: str) -> None:
