@@ -18,6 +18,7 @@ from holdfast import LLM, Agent, Limits, SQLiteStore
 from holdfast.agent.serial_form import form_of, tools_of
 from holdfast.commands import Send
 from holdfast.server.host import Host
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.policy import Policy
 from holdfast.server.records import Records
 from holdfast.server.sealing import Seal
@@ -32,14 +33,9 @@ def host_of(folder: str, isolation: str) -> Iterator[Host]:
     place = Path(folder) / str(time.monotonic_ns())
     place.mkdir()
     records = Records(place / "records.db", Seal.of_file(place / "key"))
-    options: Any = {"isolation": isolation}
-    with Host(
-        SQLiteStore(place / "store.db"),
-        records,
-        policy=Policy(["remote_tool"]),
-        root=place / "work",
-        **options,
-    ) as host:
+    options: Any = {"isolation": isolation, "root": place / "work"}
+    settings = HostSettings(policy=Policy(["remote_tool"]), **options)
+    with Host(SQLiteStore(place / "store.db"), records, settings) as host:
         host.create(T, request(1, 1), "warm")
         yield host
 

@@ -17,6 +17,7 @@ from holdfast.server.app import App, Door
 from holdfast.server.database import Database
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.keys import Keys
 from holdfast.server.policy import Policy
 from holdfast.server.records import Records
@@ -80,13 +81,8 @@ class Serving:
         self.other = self.keys.create("other")
         self.store = store or SQLiteStore(folder / "store.db", durability="process")
         (folder / "rooms").mkdir(exist_ok=True)
-        self.host = Host(
-            self.store,
-            records,
-            policy=options.pop("policy", Policy([])),
-            root=folder / "rooms",
-            **options,
-        )
+        options = {"policy": Policy([]), "root": folder / "rooms", **options}
+        self.host = Host(self.store, records, HostSettings(**options))
         self.app = App(
             self.host,
             self.keys,

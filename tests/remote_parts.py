@@ -447,6 +447,7 @@ import sys
 from pathlib import Path
 from holdfast.server.app import App
 from holdfast.server.host import Host
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.keys import Keys
 from holdfast.server.policy import Policy
 from holdfast.server.records import Records
@@ -460,7 +461,8 @@ records = Records(folder / "server.db", Seal.of_file(folder / "server.key"))
 keys = Keys(records)
 keys.add("default", key, "the tests'")
 (folder / "rooms").mkdir(exist_ok=True)
-host = Host(SQLiteStore(folder / "journals.db"), records, policy=Policy([]), root=folder / "rooms", client_grace=grace)
+settings = HostSettings(policy=Policy([]), root=folder / "rooms", client_grace=grace)
+host = Host(SQLiteStore(folder / "journals.db"), records, settings)
 server = AgentServer(App(host, keys), listen("127.0.0.1", port), grace=4.0)
 server.run(lambda: print(server.url, flush=True))
 """

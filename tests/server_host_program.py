@@ -11,6 +11,7 @@ from holdfast import LLM, Agent, LocalRuntime, SQLiteStore
 from holdfast.agent.serial_form import form_of, tools_of
 from holdfast.commands import Send
 from holdfast.server.host import Host
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.policy import Policy
 from holdfast.server.records import Records
 from holdfast.server.sealing import Seal
@@ -21,9 +22,9 @@ def host_of(folder: Path, **options: object) -> Host:
     """Return a host on the files in a folder."""
     seal = Seal.of_file(folder / "server.key")
     options = {"policy": Policy([]), "root": folder / "workspaces", **options}
-    return Host(
-        SQLiteStore(folder / "store.db"), Records(folder / "store.db.server.db", seal), **options
-    )  # pyright: ignore[reportArgumentType]
+    records = Records(folder / "store.db.server.db", seal)
+    settings = HostSettings(**options)  # pyright: ignore[reportArgumentType]
+    return Host(SQLiteStore(folder / "store.db"), records, settings)
 
 
 def main() -> None:

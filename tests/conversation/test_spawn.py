@@ -32,6 +32,7 @@ from holdfast.commands import Send
 from holdfast.conversation.totals import totals
 from holdfast.errors import ConfigurationError, ConversationBusy
 from holdfast.server.host import Host
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.policy import Policy
 from holdfast.server.records import Records
 from holdfast.server.sealing import Seal
@@ -420,7 +421,9 @@ def test_on_a_server_children_are_the_tenants_share_the_budget_and_go_with_their
     policy = Policy(["spawning_parts"])
     with (
         ModelServer(answer) as server,
-        Host(store, records, policy=policy, root=tmp_path, isolation=isolation) as host,
+        Host(
+            store, records, HostSettings(policy=policy, root=tmp_path, isolation=isolation)
+        ) as host,
     ):
         form = form_of(
             Agent(LLM("mock", base_url=server.url, api_key="x"), tree_limits=Limits(steps=4))
@@ -540,7 +543,9 @@ def test_no_call_on_a_server_spawns_a_conversation_that_a_client_made(
 
     with (
         ModelServer(answer) as server,
-        Host(store, records, policy=Policy([]), root=tmp_path, isolation=isolation) as host,
+        Host(
+            store, records, HostSettings(policy=Policy([]), root=tmp_path, isolation=isolation)
+        ) as host,
     ):
         llm = LLM("mock", base_url=server.url, api_key="x")
         for id, agent in (

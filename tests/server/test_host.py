@@ -201,9 +201,7 @@ def test_a_close_withdraws_a_run_that_waits_until_the_conversation_is_open(
     host.create(T, saying("one", id="a"))
     host.execute(T, "a", Send("go"))
     host.close(T, "a")
-    monkeypatch.setattr(
-        host._scheduler, "_open_conversation", lambda place: slow(host._agents, place)
-    )
+    monkeypatch.setattr(Agents, "open", slow)
     threads = [threading.Thread(target=run), threading.Thread(target=host.close, args=(T, "a"))]
     threads[0].start()
     assert opening.wait(30)

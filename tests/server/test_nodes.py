@@ -21,6 +21,7 @@ from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, 
 from holdfast.server import shapes
 from holdfast.server.deliveries import Sending
 from holdfast.server.host import Host
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.keys import Keys
 from holdfast.server.policy import Policy
 from holdfast.server.postgres_database import PostgresDatabase
@@ -56,7 +57,8 @@ def start(tmp_path: Path, postgres_server: PostgresServer, postgres_schema: str)
             )
             store = PostgresStore(postgres_server.dsn(), schema=postgres_schema)
             root = tmp_path / "rooms"
-            host = Host(store, records, policy=Policy([]), root=root, **options)
+            settings = HostSettings(policy=Policy([]), root=root, **options)
+            host = Host(store, records, settings)
             stack.callback(host.shutdown)
             host.recover()
             return host
@@ -458,7 +460,7 @@ def test_records_that_are_shared_need_a_store_that_is(
         SQLiteStore(tmp_path / "s.db") as store,
         pytest.raises(ConfigurationError, match="PostgresStore"),
     ):
-        Host(store, records, policy=Policy([]), root=None)
+        Host(store, records, HostSettings(policy=Policy([])))
     records.close()
 
 
@@ -467,7 +469,7 @@ def test_servers_without_a_folder_refuse_agents_that_need_one(
 ) -> None:
     records = Records(PostgresDatabase(postgres_server.dsn(), f"{postgres_schema}_server"), SEAL)
     store = PostgresStore(postgres_server.dsn(), schema=postgres_schema)
-    with Host(store, records, policy=Policy([]), root=None) as host, LocalRuntime() as runtime:
+    with Host(store, records, HostSettings(policy=Policy([]))) as host, LocalRuntime() as runtime:
         with pytest.raises(ConfigurationError, match="--root"):
             host.create(T, saying("hi", tools=runtime.tools, id="a"))
         host.create(T, saying("hi", id="b"))

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.agent.load import load_agent
 from holdfast.agent.model_files import model_files
 from holdfast.agent.model_folder import ModelFolder
@@ -34,6 +36,7 @@ from holdfast.server.app import App, Door
 from holdfast.server.deliveries import Sending
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.keys import Keys, check_key, sign_in_link
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.named_parts import OfferedModel, offer
@@ -97,24 +100,15 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _serve(options: Namespace, console: Console, place: ServerStore, settings: _Settings) -> Exit:
-    policy = Policy(
-        options.allow_tools,
-        programs=options.sandbox != "require",
-        hook_commands=options.allow_hook_commands,
-    )
-    runtimes = _runtimes(options)
     tenant = options.tenant or "default"
-    folders = {(tenant, id): folder for id, folder in _workspaces(options).items()}
+    host_settings = _host_settings(options, tenant, settings)
     agents = _agents(options, settings.folder, settings.variables)
-    doors = _doors(options)
-    with naming("--webhook-allow"):
-        give_up = options.webhook_days * 86_400.0
-        sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
+    doors = [*_DOORS, *_doors(options)]
     with contextlib.ExitStack() as stack:  # no file is written before the options are checked
         stack.enter_context(place.exclusive())
         listening = stack.enter_context(contextlib.closing(listen(*settings.address)))
         root = place.root(options.root)
-        if runtimes.sandboxed:
+        if host_settings.runtimes.sandboxed:
             _check_private(options, {**place.files, "--root": root})
         store = place.journals()
         stack.callback(store.close)
@@ -128,25 +122,7 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
             first_key = keys.create(tenant, "made at the first start")
             console.notice(f"The server's key, which is shown only this once: {first_key}")
         observers = observers_of(options, False, [settings.key] if settings.key else [], stack)
-        # An open conversation takes a process, or a few KB.
-        most = 2 * options.max_running
-        host = Host(
-            store,
-            records,
-            policy=policy,
-            root=root,
-            folders=folders,
-            runtimes=runtimes,
-            variables=settings.variables,
-            max_running=options.max_running,
-            bounds=Bounds(open=most if options.isolation == "process" else max(1000, most)),
-            isolation=options.isolation,
-            worker_memory=options.worker_memory,
-            observer=observers,
-            sending=sending,
-            drives=not options.no_drive,
-            models=settings.models,
-        )
+        host = Host(store, records, replace(host_settings, root=root, observer=observers))
         app = App(
             host,
             keys,
@@ -154,7 +130,7 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
             hosts=host_names(settings.address[0], options.allow_host),
             origins=options.cors_origin,
             agents=agents,
-            doors=[*_DOORS, *doors] if agents else (),
+            doors=doors if agents else (),
         )
         server = AgentServer(app, listening, tls=settings.tls, grace=_GRACE_SECONDS)
         if options.supervised:
@@ -163,15 +139,48 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
         if first_key:  # a browser sends no fragment, and the page removes it from the address
             ready = f"To sign in, open {sign_in_link(server.url, first_key)}\n{ready}"
         number = server.run(lambda: console.notice(ready))
-    # A tool that cannot be stopped must not keep the process alive. The journal shows that its call
-    # started.
+    _end_with_threads(SERVER_CODES[number])
+    return SERVER_CODES[number]
+
+
+def _host_settings(options: Namespace, tenant: str, settings: _Settings) -> HostSettings:
+    """Return the settings of the host without its root and its observers."""
+    policy = Policy(
+        options.allow_tools,
+        programs=options.sandbox != "require",
+        hook_commands=options.allow_hook_commands,
+    )
+    runtimes = _runtimes(options)
+    folders = {(tenant, id): folder for id, folder in _workspaces(options).items()}
+    with naming("--webhook-allow"):
+        give_up = options.webhook_days * 86_400.0
+        sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
+    # An open conversation takes a process, or a few KB.
+    most = 2 * options.max_running
+    return HostSettings(
+        policy=policy,
+        folders=folders,
+        runtimes=runtimes,
+        variables=settings.variables,
+        models=settings.models,
+        max_running=options.max_running,
+        bounds=Bounds(open=most if options.isolation == "process" else max(1000, most)),
+        isolation=options.isolation,
+        worker_memory=options.worker_memory,
+        sending=sending,
+        drives=not options.no_drive,
+    )
+
+
+def _end_with_threads(code: Exit) -> None:
+    """End the process at once if threads are left. A tool that cannot be stopped must not keep the
+    process alive; the journal shows that its call started."""
     if remaining := _threads():
         text = "%d threads did not end in time; the process ends without waiting for them"
         logging.getLogger("holdfast.server").warning(text, len(remaining))
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(int(SERVER_CODES[number]))
-    return SERVER_CODES[number]
+        os._exit(int(code))
 
 
 def _threads() -> list[threading.Thread]:

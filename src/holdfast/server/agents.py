@@ -17,7 +17,7 @@ from holdfast.object_struct import ObjectStruct
 from holdfast.runtime import LocalRuntime
 from holdfast.server import forms
 from holdfast.server.feed import Feeds
-from holdfast.server.limits import Bounds
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.named_parts import NamedParts
 from holdfast.server.policy import Policy, check_agent, runs_commands
@@ -184,11 +184,9 @@ class Agents(ObjectStruct):
 
     store: Store
     records: Records
+    settings: HostSettings
     workspaces: Workspaces
     feeds: Feeds
-    policy: Policy
-    variables: Mapping[str, str]
-    bounds: Bounds
     workers: WorkerPool | None
     observers: Sequence[Observer]
     elsewhere: WorkerObservations | None
@@ -234,7 +232,7 @@ class Agents(ObjectStruct):
             if fresh is not None and fresh.built.parts == parts:
                 built = fresh.built
             else:
-                built = build_agent(parts, tools, self.policy, self.variables)
+                built = build_agent(parts, tools, self.settings.policy, self.settings.variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalConversation(
@@ -263,16 +261,16 @@ class Agents(ObjectStruct):
     ) -> AgentParts:
         """Return a client's request as an agent's parts. Raises for exceeded bounds and by
         policy."""
-        bounds, message = self.bounds, "The request has too much"
+        bounds, message = self.settings.bounds, "The request has too much"
         bounds.check("agent_bytes", len(encode(form)), message)
         bounds.check("secrets_bytes", len(encode(secrets)), message)
         bounds.check("tools", max(len(tools), len(options.modules)), message)
         bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), message)
         forms.check_secrets(forms.agent_secrets(secrets), form)
-        approved = self.policy.approved
+        approved = self.settings.policy.approved
         hash = approved.hash(form, "requested", options.boxed)
         if hash not in approved:
-            check_agent(form, self.policy, programs=not options.boxed)
+            check_agent(form, self.settings.policy, programs=not options.boxed)
             approved.add(hash)
         return AgentParts(tenant, form, secrets, tools, options)
 
@@ -335,7 +333,7 @@ class Agents(ObjectStruct):
         if workspace:
             runtime_tools = self.workspaces.enter(parts.tenant, workspace, boxed).all_tools
             self.workspaces.leave(parts.tenant, workspace)
-        return build_agent(parts, runtime_tools, self.policy, self.variables)
+        return build_agent(parts, runtime_tools, self.settings.policy, self.settings.variables)
 
     def replace(
         self, record: ConversationRecord, parts: AgentParts
@@ -365,7 +363,9 @@ class Agents(ObjectStruct):
         """Replace the conversation's own secrets in the records. Raises `ConfigurationError`."""
         old_parts = self.stored_parts(record)
         parts = old_parts._replace(secrets=forms.with_own_secrets(old_parts.secrets, own))
-        self.bounds.check("secrets_bytes", len(encode(parts.secrets)), "The request has too much")
+        self.settings.bounds.check(
+            "secrets_bytes", len(encode(parts.secrets)), "The request has too much"
+        )
         built = self.build(parts, record.workspace)
         sealed = self.records.seal.seal(encode(parts.secrets), record.store_id)
         return self.records.set_secrets(record, sealed), built

@@ -6,19 +6,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import errors
 from holdfast import events as ev
 from holdfast.conversation import ConversationState
-from holdfast.conversation.journal import utc_now
-from holdfast.conversation.observer import Observing, observers
+from holdfast.conversation.observer import observers
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.timers import timers_in
 from holdfast.server import forms, records, shapes
@@ -28,21 +26,19 @@ from holdfast.server.chats import ChatRecords, Chats
 from holdfast.server.claims import Claims
 from holdfast.server.client_commands import ClientCommands
 from holdfast.server.database import SameFile
-from holdfast.server.deliveries import Sending
 from holdfast.server.descendants import Descendants
 from holdfast.server.feed import Feed, Feeds
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.idempotent_commands import IdempotentCommands
 from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.lifecycle import Lifecycle
-from holdfast.server.limits import Bounds
 from holdfast.server.listings import Listings
 from holdfast.server.named_leases import NamedLeases
-from holdfast.server.named_parts import NamedParts, OfferedModel
+from holdfast.server.named_parts import NamedParts
 from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.other_servers import OtherServers, shared_store
 from holdfast.server.records import Records
 from holdfast.server.run_starts import RunStarts
-from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.scheduler import Scheduler
 from holdfast.server.webhook_service import WebhookService
 from holdfast.server.worker_observations import WorkerObservations
@@ -56,8 +52,6 @@ if TYPE_CHECKING:
     from holdfast.content import ToolResult
     from holdfast.events import AnyEvent
     from holdfast.runtime.folder import FolderRuntime
-    from holdfast.server.policy import Policy
-    from holdfast.server.workers.worker_conversation import Patience
     from holdfast.server.workers.worker_pool import WorkerPool
 
 _SHARED_IDLE_SECONDS = 2.0  # an unused conversation is left to the other servers after this time
@@ -71,75 +65,17 @@ class Host:
     raises `ConversationNotFound`. An id or idempotency key that is in use for something else raises
     `Conflict`, an exceeded bound `TooMany`, invalid input `ConfigurationError`. The host owns the
     store and the records: `shutdown` closes them.
-
-    Args:
-        store: Holds the journals.
-        records: Holds the server's own data about conversations.
-        policy: Decides which modules clients may have imported.
-        root: Workspaces are created below this folder; None for no workspaces.
-        folders: Existing folders that are workspaces too, by tenant and id.
-        runtimes: The kind of runtime that workspaces have.
-        variables: The values of `${NAME}` in agents. Other tenants than the default one may use
-            them only for models of known providers.
-        max_running: The number of conversations that run at once.
-        idle: Seconds after which an unused conversation or workspace is closed.
-        claim_timeout: Seconds that a call waits for a client to claim it.
-        client_grace: Seconds that a claimed call waits for a client that shows no sign of life.
-        bounds: Upper bounds.
-        clock: Returns monotonic seconds.
-        now: Returns the time of day with a zone, by which timers are due.
-        isolation: "process" runs each open conversation in its own process.
-        worker_memory: The limit of such a process's address space in MB (0: none).
-        patience: How long the server waits for such a process before it ends it.
-        observer: Follows all conversations (see `holdfast.observe`).
-        sending: How webhooks are sent.
-        drives: False leaves driving conversations to the other servers of a shared store.
-        models: The models that agents of all tenants may name.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        records: Records,
-        *,
-        policy: Policy,
-        root: Path | None,
-        folders: Mapping[tuple[str, str], Path] | None = None,
-        runtimes: WorkspaceRuntimes = WorkspaceRuntimes(),
-        variables: Mapping[str, str] | None = None,
-        max_running: int = 64,
-        idle: float = 600.0,
-        claim_timeout: float = 600.0,
-        client_grace: float = 30.0,
-        bounds: Bounds | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = utc_now,
-        isolation: Literal["thread", "process"] = "thread",
-        worker_memory: int = 0,
-        patience: Patience | None = None,
-        observer: Observing = None,
-        sending: Sending | None = None,
-        drives: bool = True,
-        models: Mapping[str, OfferedModel] | None = None,
-    ) -> None:
-        if max_running < 1:
-            raise errors.ConfigurationError(
-                f"max_running takes a number above 0, not {max_running!r}."
-            )
-        if isolation not in ("thread", "process"):
-            raise errors.ConfigurationError(
-                f"isolation takes 'thread' or 'process', not {isolation!r}."
-            )
-        self.bounds = bounds = bounds or Bounds()
-        if bounds.open < 2 * max_running:
-            raise errors.ConfigurationError(
-                f"Bounds: open takes at least twice max_running ({max_running}), not {bounds.open}."
-            )
-        own_variables, isolated = dict(variables or {}), isolation == "process"
+    def __init__(self, store: Store, records: Records, settings: HostSettings) -> None:
         self._records = records
         shared = shared_store(store) if records.shared else None
+        leases = None if shared is None else NamedLeases(records)
+        settings = _completed(settings, records.shared)
+        self.bounds, self.now = settings.bounds, settings.now
+        isolated = settings.isolation == "process"
         self._feeds = Feeds(store.read, shared, self._exists)
-        self.observers = observers("Host: observer", observer)
+        self.observers = observers("Host: observer", settings.observer)
         watches = self.observers and isolated
         self._elsewhere = WorkerObservations(self.observers, store) if watches else None
         self._store = NotifyingStore(
@@ -150,64 +86,52 @@ class Host:
             None if shared is None else lambda place: self._scheduler.wake(place),
         )
         self._others = None if shared is None else OtherServers(store, records)
-        leases = None if shared is None else NamedLeases(records)
-        if records.shared:
-            idle = min(idle, _SHARED_IDLE_SECONDS)
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
-        if root is not None:  # "~" begins no tenant's name
-            undo_folder = os.path.join(os.path.realpath(root), "~undo")
-            runtimes = msgspec.structs.replace(runtimes, undo_folder=undo_folder)
-        self.workspaces = Workspaces(root, bounds, idle, clock, folders or {}, runtimes)
+        self.workspaces = Workspaces(settings)
         records.own()
         deaths = Deaths()
         self._workers: WorkerPool | None = None
         if isolated:
             from holdfast.server.workers.worker_pool import WorkerPool  # for start-up time
 
-            self._workers = WorkerPool(
-                self._store, policy, own_variables, deaths, worker_memory, patience, runtimes
-            )
-        self.named_parts = NamedParts(records, models or {}, bounds.named, own_variables)
+            self._workers = WorkerPool(self._store, settings, deaths)
+        self.named_parts = NamedParts(
+            records, settings.models, settings.bounds.named, settings.variables
+        )
         self._agents = agents = Agents(
             self._store,
             records,
+            settings,
             self.workspaces,
             self._feeds,
-            policy,
-            own_variables,
-            bounds,
             self._workers,
             self.observers,
             self._elsewhere,
             self.named_parts,
         )
         self.family = family = Descendants(self._store, records)
-        self.webhooks = WebhookService(store, records, family, sending, bounds.webhooks, leases)
-        self.claims = Claims(claim_timeout, client_grace, clock, leases)
+        self.webhooks = WebhookService(
+            store, records, family, settings.sending, settings.bounds.webhooks, leases
+        )
+        self.claims = Claims(settings.claim_timeout, settings.client_grace, settings.clock, leases)
         self._scheduler: Scheduler = Scheduler(
             self._store,
             records,
-            agents.open,
-            agents.refit,
+            settings,
+            agents,
             self.workspaces,
             self.claims,
-            max_running,
-            bounds.open,
-            idle,
-            clock,
             deaths,
-            now,
-            drives,
             self.webhooks.tend,
         )
-        scheduler, self.now = self._scheduler, now
+        scheduler = self._scheduler
         chats = ChatRecords(records)
         self._lifecycle = life = Lifecycle(
             self._store,
             records,
             agents,
             self.workspaces,
-            bounds,
+            settings.bounds,
             scheduler,
             family,
             chats,
@@ -321,7 +245,7 @@ class Host:
             if record.driven:
                 record = self._records.set_driven(record, records.IDLE)
             if live is not None:
-                live.record = msgspec.structs.replace(live.record, driven=record.driven)
+                live.record = replace(live.record, driven=record.driven)
         self._scheduler.cut_off(record.store_id)
         if self._others is not None:
             try:
@@ -432,3 +356,13 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
+
+
+def _completed(settings: HostSettings, shared: bool) -> HostSettings:
+    """Return settings with the folder of snapshots, and the idle time of a shared store."""
+    if shared:
+        settings = replace(settings, idle=min(settings.idle, _SHARED_IDLE_SECONDS))
+    if settings.root is None:
+        return settings
+    undo_folder = os.path.join(os.path.realpath(settings.root), "~undo")  # begins no tenant's name
+    return replace(settings, runtimes=replace(settings.runtimes, undo_folder=undo_folder))

@@ -8,11 +8,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from holdfast.conversation.observer import Observing, observers
 from holdfast.errors import ConfigurationError
 from holdfast.processes import OwnerProcess
 from holdfast.server.deliveries import Sending
 from holdfast.server.host import Host
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.keys import Keys
 from holdfast.server.limits import Bounds
 from holdfast.server.named_parts import offer
@@ -91,16 +94,18 @@ class LocalServer:
         self.url = ""
         self.key = ""
         self._folder = folder
-        self._hook_commands = allow_hook_commands
-        self._allowed = tuple(allow_tools)
-        self._variables = dict(variables or {})
-        self._max_running = max_running
         self._agents = dict(agents or {})
-        self._models = {name: offer(name, model) for name, model in (models or {}).items()}
-        self._webhook_allow = tuple(webhook_allow)
         self._doors = tuple(doors)
-        self._runtimes = WorkspaceRuntimes(sandbox, tuple(network))
-        self._observers = observers("LocalServer: observer", observer)
+        self._settings = HostSettings(
+            policy=Policy(allow_tools, programs=not sandbox, hook_commands=allow_hook_commands),
+            runtimes=WorkspaceRuntimes(sandbox, tuple(network)),
+            variables=dict(variables or {}),
+            models={name: offer(name, model) for name, model in (models or {}).items()},
+            max_running=max_running,
+            bounds=Bounds(open=max(1000, 2 * max_running)),
+            observer=observers("LocalServer: observer", observer),
+            sending=Sending(allow=tuple(webhook_allow)),
+        )
         self._stack = ExitStack()
         self._process = OwnerProcess()
 
@@ -112,7 +117,7 @@ class LocalServer:
             raise ConfigurationError(
                 "The agent server needs the fastapi package: pip install 'holdfast[server]'."
             ) from None
-        self._runtimes.check()
+        self._settings.runtimes.check()
         published = {name: publish(name, agent) for name, agent in self._agents.items()}
         with ExitStack() as stack:
             location = self._folder
@@ -129,23 +134,7 @@ class LocalServer:
             keys = Keys(records)
             store = SQLiteStore(folder / "store.db")
             stack.callback(store.close)
-            host = Host(
-                store,
-                records,
-                policy=Policy(
-                    self._allowed,
-                    programs=not self._runtimes.sandboxed,
-                    hook_commands=self._hook_commands,
-                ),
-                root=root,
-                runtimes=self._runtimes,
-                variables=self._variables,
-                max_running=self._max_running,
-                bounds=Bounds(open=max(1000, 2 * self._max_running)),
-                observer=self._observers,
-                sending=Sending(allow=self._webhook_allow),
-                models=self._models,
-            )
+            host = Host(store, records, replace(self._settings, root=root))
             stack.callback(host.shutdown, 5.0)
             served = app.App(
                 host,

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,6 +41,8 @@ from holdfast.server.workspaces import Workspaces
 from holdfast.store import Batch, RestingConversation, Store
 
 if TYPE_CHECKING:
+    from holdfast.server.agents import Agents
+    from holdfast.server.host_settings import HostSettings
     from holdfast.server.local_conversation import OpenConversation
 
 _log = logging.getLogger("holdfast")
@@ -82,36 +83,31 @@ class Scheduler:
         self,
         store: Store,
         records: Records,
-        open: Callable[[str], OpenConversation],
-        refit: Callable[[OpenConversation, ConversationRecord], None],
+        settings: HostSettings,
+        agents: Agents,
         workspaces: Workspaces,
         claims: Claims,
-        max_running: int,
-        most: int,
-        idle: float,
-        clock: Callable[[], float],
         deaths: Deaths,
-        now: Callable[[], datetime],
-        drives: bool,
         also: Callable[[], None],
     ) -> None:
         self._store = store
         self._records = records
-        self._open_conversation = open
-        self._refit = refit
+        self._agents = agents
         self._workspaces = workspaces
         self.claims = claims
-        self._clock = clock
+        self._clock = settings.clock
         self._deaths = deaths
-        self._now = now
-        self._drives = drives
+        self._now = settings.now
+        self._drives = settings.drives
         self._also = also
         self._shared = records.shared
         self._rung: set[str] = set()  # the store ids of conversations whose timers were rung
         self._taken_over = 0.0  # when it last looked for conversations that no server has open
         self._pending_since: dict[str, float] = {}  # monotonic seconds, by store id
-        self.conversations = OpenConversations(self._open, most, idle, clock)
-        self.pool = RunPool(max_running, self._drive, self._hand_over, tenant_of)
+        self.conversations = OpenConversations(
+            self._open, settings.bounds.open, settings.idle, settings.clock
+        )
+        self.pool = RunPool(settings.max_running, self._drive, self._hand_over, tenant_of)
         self._lock = threading.Lock()
         self._faults: dict[str, _Fault] = {}  # by store id
         self._tending = threading.Condition()
@@ -161,7 +157,7 @@ class Scheduler:
 
     def _open(self, id: str) -> OpenConversation:
         try:
-            live = self._open_conversation(id)
+            live = self._agents.open(id)
         except (errors.ConversationNotFound, WorkerDied):
             raise
         except Exception as error:
@@ -331,7 +327,7 @@ class Scheduler:
         conversation's `run_lock`."""
         record = self._records.find(live.record.tenant, live.record.id)
         if not record.is_wanted or record.driven != IDLE:
-            self._refit(live, record)
+            self._agents.refit(live, record)
         live.record = msgspec.structs.replace(record, is_wanted=False)
         return record
 

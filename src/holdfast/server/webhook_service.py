@@ -44,7 +44,7 @@ class WebhookService:
         store: Store,
         records: Records,
         family: Descendants,
-        sending: Sending | None,
+        sending: Sending,
         most: int,
         leases: NamedLeases | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class WebhookService:
         self._most = most
         self._seal = records.seal
         self._records = stored.WebhookRecords(records, leases)
-        sender = Deliveries(store, self._records, family.place, sending or Sending())
+        sender = Deliveries(store, self._records, family.place, sending)
         self._deliveries = sender
         self._management_lock = threading.Lock()
         # The host calls these on appended events and removed conversations.

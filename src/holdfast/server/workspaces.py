@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -15,7 +14,8 @@ import msgspec
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
 from holdfast.object_struct import ObjectStruct
 from holdfast.runtime.folder import FolderRuntime
-from holdfast.server.limits import Bounds, checked_id
+from holdfast.server.host_settings import HostSettings
+from holdfast.server.limits import checked_id
 from holdfast.server.records import Records
 from holdfast.server.runtimes import WorkspaceRuntimes
 
@@ -33,19 +33,10 @@ class _Open(ObjectStruct):
 
 
 class Workspaces(ObjectStruct):
-    """The workspaces of all tenants. Thread-safe. A runtime is created when it is first used,
-    and closed after `idle` seconds without use.
+    """The workspaces of all tenants. Thread-safe. A runtime is created when it is first used, and
+    closed when it is idle. No client can remove the folders of the settings."""
 
-    `folders` are workspaces by tenant and id that exist already elsewhere. No client can remove
-    them. With `root` None there are no others.
-    """
-
-    _root: Path | None
-    _bounds: Bounds
-    _idle: float
-    _clock: Callable[[], float]
-    _folders: Mapping[tuple[str, str], Path]
-    runtimes: WorkspaceRuntimes
+    _settings: HostSettings
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
     _open: dict[tuple[str, str], _Open] = {}
     _closed: bool = False
@@ -53,19 +44,19 @@ class Workspaces(ObjectStruct):
     def create(self, tenant: str, id: str | None = None) -> str:
         """Create a folder and return its id. Raises `Conflict` if it is taken, and `TooMany`."""
         id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
-        if (tenant, id) in self._folders:
+        if (tenant, id) in self._settings.folders:
             raise _conflict(id)
-        if self._root is None:
+        if self._settings.root is None:
             raise ConfigurationError(
                 "This server has no workspaces, since its store is shared with other servers. Its"
                 " operator can give all of them one folder with --root. Without it, agents need"
                 " tools that work elsewhere."
             )
-        folder = self._root / checked_id(tenant, "tenant")
+        folder = self._settings.root / checked_id(tenant, "tenant")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         count = sum(not entry.name.startswith("~") for entry in os.scandir(folder))
         message = f"Tenant {tenant!r} would have too many workspaces"
-        self._bounds.check("workspaces", count + 1, message)
+        self._settings.bounds.check("workspaces", count + 1, message)
         try:
             (folder / id).mkdir(mode=0o700)
         except FileExistsError:
@@ -75,28 +66,37 @@ class Workspaces(ObjectStruct):
     def list(self, tenant: str) -> list[tuple[str, Path | None]]:
         """Return the ids of a tenant's workspaces, by id, each with its folder if the operator has
         named one. The operator's workspaces come first."""
-        folders = {id: path for (owner, id), path in self._folders.items() if owner == tenant}
+        folders = {
+            id: path for (owner, id), path in self._settings.folders.items() if owner == tenant
+        }
         own: list[str] = []
-        if self._root is not None:
+        if self._settings.root is not None:
             with suppress(FileNotFoundError):
-                for entry in os.scandir(self._root / checked_id(tenant, "tenant")):
+                for entry in os.scandir(self._settings.root / checked_id(tenant, "tenant")):
                     if not entry.name.startswith("~") and entry.is_dir(follow_symlinks=False):
                         own.append(entry.name)
         return [*sorted(folders.items()), *((id, None) for id in sorted(own) if id not in folders)]
 
     @property
+    def runtimes(self) -> WorkspaceRuntimes:
+        """The kind of runtime that workspaces have."""
+        return self._settings.runtimes
+
+    @property
     def creatable(self) -> bool:
         """True if clients may create workspaces."""
-        return self._root is not None
+        return self._settings.root is not None
 
     def check(self, tenant: str, id: str) -> Path:
         """Return the folder of a tenant's workspace. Raises `ConversationNotFound`."""
-        if (fixed_folder := self._folders.get((tenant, id))) is not None:
+        if (fixed_folder := self._settings.folders.get((tenant, id))) is not None:
             return fixed_folder
-        if self._root is None:
+        if self._settings.root is None:
             raise _not_found(id)
         try:
-            folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
+            folder = (
+                self._settings.root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
+            )
         except ConfigurationError:
             raise _not_found(id) from None
         if folder.is_symlink() or not folder.is_dir():
@@ -144,12 +144,12 @@ class Workspaces(ObjectStruct):
             entry = self._open.get((tenant, id))
             if entry is not None:
                 entry.users -= 1
-                entry.used = self._clock()
+                entry.used = self._settings.clock()
 
     def delete(self, tenant: str, id: str) -> None:
         """Remove the files. Raises `Conflict` while they are in use, and `ConversationNotFound`."""
         folder = self.check(tenant, id)
-        if (tenant, id) in self._folders:
+        if (tenant, id) in self._settings.folders:
             raise Conflict(f"Workspace {id!r} is a folder of the server's operator, and stays.")
         with self._lock:
             entry = self._open.get((tenant, id))
@@ -168,10 +168,10 @@ class Workspaces(ObjectStruct):
 
     def tend(self) -> None:
         """Close runtimes that have been unused for long."""
-        now, closing = self._clock(), list[_Open]()
+        now, closing = self._settings.clock(), list[_Open]()
         with self._lock:
             for key, one in list(self._open.items()):
-                if not one.users and now - one.used >= self._idle:
+                if not one.users and now - one.used >= self._settings.idle:
                     closing.append(self._open.pop(key))
         for one in closing:
             one.close()

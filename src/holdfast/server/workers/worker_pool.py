@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -20,9 +20,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.llm.scripted import ScriptedLLM
 from holdfast.server.agents import AgentParts, BuiltAgent
 from holdfast.server.forms import own_variables
-from holdfast.server.policy import Policy
+from holdfast.server.host_settings import HostSettings
 from holdfast.server.records import DEFAULT, RUN, ConversationRecord
-from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.workers.channel import AgentReport, Order
 from holdfast.server.workers.deaths import Deaths, WorkerDied
 from holdfast.server.workers.processes import WorkerProcesses
@@ -52,32 +51,19 @@ _VARIABLE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 
 class WorkerPool:
     """The worker processes of a host. Thread-safe. All methods except `close` may block for as long
-    as imports do.
+    as imports do."""
 
-    `memory` is the limit of a worker's address space in MB, 0 for none.
-    """
-
-    def __init__(
-        self,
-        store: NotifyingStore,
-        policy: Policy,
-        variables: Mapping[str, str],
-        deaths: Deaths,
-        memory: int,
-        patience: Patience | None = None,
-        runtimes: WorkspaceRuntimes = WorkspaceRuntimes(),
-    ) -> None:
+    def __init__(self, store: NotifyingStore, settings: HostSettings, deaths: Deaths) -> None:
+        memory = settings.worker_memory
         if memory and memory < 256:
             raise ConfigurationError(
                 "worker_memory takes 0 or at least 256 MB, because an empty worker already needs"
                 f" about 100 MB; not {memory!r}."
             )
         self._store = store
-        self._policy = policy
-        self._variables = dict(variables)
+        self._settings = settings
         self._deaths = deaths
-        self._patience = patience or Patience()
-        self._runtimes = runtimes
+        self._patience = settings.patience or Patience()
         self._lock = threading.Lock()
         self._talks: set[WorkerConnection] = set()
         # Modules that kill or hang their importer: how, and when that was observed.
@@ -239,10 +225,12 @@ class WorkerPool:
         form = parts.form
         if parts.tenant == DEFAULT:
             names = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
-            variables = {name: value for name, value in self._variables.items() if name in names}
+            variables = {
+                name: value for name, value in self._settings.variables.items() if name in names
+            }
         else:
-            form, variables = own_variables(form, self._variables)
-        policy = self._policy
+            form, variables = own_variables(form, self._settings.variables)
+        policy = self._settings.policy
         below = [f"{package}.*" for package in policy.packages]
         return Order(
             id=id,
@@ -257,7 +245,7 @@ class WorkerPool:
             programs=policy.programs,
             hook_commands=policy.hook_commands,
             workdir=workdir,
-            runtimes=self._runtimes,
+            runtimes=self._settings.runtimes,
             folder="",
             path=[entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)],
         )
