@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -144,6 +145,46 @@ def test_no_docstring_begins_with_a_question_word() -> None:
         for path in [*MODULES, ROOT / "__init__.py"]
         for text in docstrings(path)
         if QUESTION_WORDS.match(text)
+    ] == []
+
+
+# The docstrings of tools, which models are shown and `test_frozen.py` keeps.
+SHOWN_TO_MODELS = ("runtime/builtin.py", "tools/preset/")
+LONGEST_SENTENCE = 30  # words
+
+
+def sentences(docstring: str) -> Iterator[str]:
+    """Yield the sentences of a docstring, without tables, drawings and code."""
+    for paragraph in re.split(r"\n\s*\n|\n\s*[-*] |\n(?=\s*[`*]*\w+`?:)", docstring):
+        if not paragraph.startswith("    ") and not re.search(r"^\s*[|├]", paragraph, re.MULTILINE):
+            yield from re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join(paragraph.split()))
+
+
+def docstring_sentences() -> Iterator[tuple[str, str]]:
+    """Yield each sentence of a docstring that programmers read, with its module."""
+    for path in MODULES:
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(SHOWN_TO_MODELS):
+            for text in docstrings(path):
+                for sentence in sentences(text):
+                    yield name, sentence
+
+
+@pytest.mark.slow
+def test_no_docstring_has_a_sentence_of_more_than_thirty_words() -> None:
+    assert [
+        f"{name}: {sentence}"
+        for name, sentence in docstring_sentences()
+        if len(sentence.split()) > LONGEST_SENTENCE
+    ] == []
+
+
+@pytest.mark.slow
+def test_no_sentence_of_a_docstring_has_a_pronoun_as_its_subject() -> None:
+    assert [
+        f"{name}: {sentence}"
+        for name, sentence in docstring_sentences()
+        if re.match(r"(?:It|They|That|Those) ", sentence)
     ] == []
 
 

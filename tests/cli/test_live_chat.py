@@ -412,7 +412,7 @@ def test_a_fork_goes_on_and_the_original_stays(tmp_path: Path) -> None:
         screen.types("first\r")
         screen.shows(r"One\.")
         screen.types("/fork\r")
-        screen.shows(r"stays as it is")
+        screen.shows(r"stays unchanged")
         screen.types("second\r")
         screen.shows(r"Two\.")
         assert leaves(screen) == 0

@@ -183,15 +183,19 @@ class Conversation(ConversationInterface):
         **options: Any,
     ) -> Conversation:
         """Return a new conversation in the same store that begins with this one's events up to
-        `seq` (None: all).
+        `seq`.
 
-        The fork may have another agent, model or toolset; `options` as in the constructor. Both
-        share these events, without a copy. The fork keeps the tags. Its title is the present one
-        with `(fork)`, or `title`; "" keeps the title without an event.
+        Both share these events, without a copy. The fork keeps the tags, and answers calls that
+        were open there: as not run, or, if they had begun, as of unknown outcome.
 
-        The fork answers calls that were open there: as not run, or, if they had begun, as of
-        unknown outcome. Raises `ConfigurationError` for a seq that does not exist, `Conflict`
-        if `id` exists.
+        Args:
+            seq: The last shared event; None shares all.
+            agent: The agent of the fork, with any model or toolset; None for the present one.
+            id: The fork's id; None makes a new one.
+            title: None appends `(fork)` to the title; "" keeps the title without an event.
+            options: As in the constructor.
+
+        Raises `ConfigurationError` for a seq that does not exist, `Conflict` if `id` exists.
         """
         journal, context = self._hosting.journal, self._hosting.context
         with journal.changed:

@@ -148,11 +148,17 @@ class FolderRuntime:
         conversation_id: str = "",
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """Run a command in the conversation's shell, and wait for it, as the terminal tool does.
+        """Run a command in a shell, and wait for it, as the terminal tool does.
 
         A command that fails is not an error: `meta["exitCode"]` has its exit code, and the text
         ends with it. `is_error` is true if the command could not be run, was cancelled, or timed
-        out after `timeout` seconds (default: `command_timeout`).
+        out.
+
+        Args:
+            command: The command, or a script of several lines.
+            timeout: Seconds; None for `command_timeout`.
+            conversation_id: The conversation in whose shell the command runs.
+            cancelled: Ends the command when it is set.
         """
         return self.terminal.run(command, conversation_id, timeout=timeout, cancelled=cancelled)
 
@@ -176,12 +182,16 @@ class FolderRuntime:
         target: str | os.PathLike[str] | None = None,
         timeout: float = 600.0,
     ) -> Path:
-        """Clone a git repository into `target`, and return its folder.
+        """Clone a git repository, and return its folder.
 
-        `repo` is `owner/name` on GitHub, a URL, `user@host:path` or a local path. `target` is
-        relative to the workdir; by default the repository's name. `timeout` is in seconds. git
-        does not prompt: put a token into the URL, or credentials into `env`. Raises
+        The program git does not prompt: put a token into the URL, or credentials into `env`. Raises
         `RuntimeFault` (an `OSError`) with git's message.
+
+        Args:
+            repo: `owner/name` on GitHub, a URL, `user@host:path` or a local path.
+            branch: A branch or tag; None for the repository's default branch.
+            target: The folder, relative to the workdir; None for the repository's name.
+            timeout: Seconds.
         """
         url = clone.repository_url(repo, self.workdir)
         where = self.paths.resolve(clone.folder_name(url) if target is None else target, write=True)

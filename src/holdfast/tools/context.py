@@ -434,23 +434,24 @@ class ToolContext:
         """Return a child `Conversation` in the same store: `with context.spawn(agent, "Do this") as
         child: return child.run().answer`.
 
-        The child runs with `agent` (an `Agent`). Its runtime is `runtime` if given, else that of
-        the agent's tools, else that of this conversation. The child can use the secrets of this
-        conversation that `secrets` names. The values of all secrets are masked in it.
-
         A repeated call gets the same child with its journal, also after its process was killed. The
         child's id is therefore `{conversation_id}.{call_id}`, then `-{name}` for a child with a
-        name. Without a name the second and further children of a call get `-2`, `-3`, ..., so give
-        names where several threads spawn. In a hook that is not around a call, the id begins with
-        the place, the journal's length and a digest of the hook's subject.
-
-        `message` is sent only if the child has no message yet. A child that is open in this process
-        is returned unchanged. With `id` the result is the child of that id, also of an earlier
-        call.
+        name. Without a name the second and further children of a call get `-2`, `-3`, .... In a
+        hook that is not around a call, the id begins with the place, the journal's length and a
+        digest of the hook's subject. A child that is open in this process is returned unchanged.
 
         The child is interrupted when the call is cancelled or the conversation is interrupted, and
-        closed with the conversation. A `detached` child is neither; the caller closes it. All
-        children spend from the budgets of their ancestors (`Agent(tree_limits=)`).
+        closed with the conversation. All children spend from the budgets of their ancestors
+        (`Agent(tree_limits=)`), and the values of all secrets are masked in them.
+
+        Args:
+            agent: The `Agent` of the child.
+            message: Sent only if the child has no message yet.
+            name: A name among the children of the call; give names where several threads spawn.
+            id: The id of a child of this conversation, also of an earlier call.
+            detached: True neither interrupts nor closes the child; the caller closes it.
+            runtime: None takes that of the agent's tools, else that of this conversation.
+            secrets: The names of this conversation's secrets that the child can use.
 
         Raises `ConfigurationError` for an id that exists and is not a child of this
         conversation, `LeaseHeld`, `StoreError`, `ToolCancelled`.

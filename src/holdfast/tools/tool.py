@@ -367,7 +367,8 @@ class Tool:
         isolation: Literal["process"] | None = None,
         parallel: bool | None = None,
     ) -> Tool:
-        """Return a tool of a function's name, docstring and signature."""
+        """Return a tool of a function's signature. `name` and `description` replace the function's
+        name and docstring. All other arguments are those of `Tool`."""
         if not callable(function):
             raise wrong("from_function", "a function", function)
         plain = schemas.unwrap_partial(function)[0]

@@ -36,8 +36,8 @@ MICROSECOND = timedelta(microseconds=1)  # the unit of the index of timers
 
 
 class BatchRows(NamedTuple):
-    """The rows of a batch's events and blobs under the `number` of its conversation. They are made
-    before the transaction, in which other writers wait."""
+    """The rows of a batch's events and blobs under the `number` of its conversation. Each row is
+    made before the transaction, in which other writers wait."""
 
     number: int
     events: list[tuple[int, int, bytes]]
