@@ -1,10 +1,10 @@
 """The commands of a store's inbox, for conversations that another process drives, and their JSON
 form.
 
-`store.post(conversation_id, Send("..."))` leaves a command. The owner of the conversation's
-lease carries commands out in the order of posting, each once. A command of a newer version stays
-in the inbox. A known command that cannot be decoded is read as `UnreadableCommand`, which the
-conversation drops, so that it waits in no inbox for ever.
+`store.post(conversation_id, Send("..."))` leaves a command. The owner of the conversation's lease
+carries commands out in the order of posting, each once. A command of a newer version stays in the
+inbox. A known command that cannot be decoded is read as `UnreadableCommand`. The conversation drops
+it, so that no inbox keeps it for ever.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The settings of an agent's configuration: one table that `load_agent` reads, that makes the
-JSON Schema, and that writes the serial form.
+"""The settings of an agent's configuration: one table for `load_agent`, the JSON Schema and the
+serial form.
 
 Each key has its shape, its description, and the way to make its object and to dump it.
 """

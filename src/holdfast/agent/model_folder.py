@@ -82,7 +82,7 @@ class ModelFolder:
 
     def model(self, name: str) -> Model:
         """Return the model with that name. Raises `ConfigurationError` for an unknown name, an
-        agent, a file that is wrong and a variable that is not given."""
+        agent, a wrong file or a missing variable."""
         path = self._path(name)
         document = _read(path)
         if _is_agent(document):

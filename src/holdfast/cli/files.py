@@ -1,4 +1,4 @@
-"""Files and folders that options name, with errors that say which option and why."""
+"""Files and folders of options, with errors that name the option and the reason."""
 
 from __future__ import annotations
 

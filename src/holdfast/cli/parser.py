@@ -134,8 +134,8 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown command {word!r} ({hint})")
 
     def _place_first(self, words: list[str]) -> list[str]:
-        """Return the arguments with the place that `--server URL` or `--store FILE` names in the
-        first place, where FILE stands too."""
+        """Return the arguments with the place of `--server URL` or `--store FILE` moved to the
+        front, the position of FILE."""
         end = words.index("--") if "--" in words else len(words)
         place: list[str] = []
         rest = list(words)

@@ -280,8 +280,8 @@ def _new(
 def _model(
     options: Namespace, env: Mapping[str, str], server: ServerConversations, stream: bool
 ) -> Model:
-    """Return the model of `--model`: one of the folder on this machine, one of the server, or one
-    that a provider has under that name. Raises `UsageError`."""
+    """Return the model of `--model`: from the folder on this machine, from the server, or of a
+    provider. Raises `UsageError`."""
     name = model_name(options.model, env)
     own = (options.base_url, options.api_key_env, options.model_key_name)
     if own == (None, None, None) and name not in model_files(models_path(options, env)):

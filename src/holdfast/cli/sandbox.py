@@ -34,7 +34,7 @@ _TOOLCHAINS = word_set("""
 VIRTUAL_ENV CONDA_PREFIX PYENV_ROOT NVM_DIR RUSTUP_HOME JAVA_HOME GOROOT RBENV_ROOT DOTNET_ROOT
 MAVEN_HOME GRADLE_HOME ANDROID_HOME
 """)
-# Parts of an installation that has its programs in `bin`, and those of which it has at least one.
+# Parts of an installation with its programs in `bin`, and the parts of which one must exist.
 _PREFIX_FOLDERS = word_set("""
 bin sbin lib lib32 lib64 libexec include share etc man doc docs conda-meta condabin compiler_compat
 envs pkgs ssl var shims versions completions plugins pyenv.d rbenv.d src test legal jmods conf

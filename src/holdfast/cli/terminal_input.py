@@ -51,8 +51,8 @@ def without_echo() -> Generator[None]:
 
 @contextmanager
 def keys_kept() -> Generator[None]:
-    """Keep each key that is typed inside the context, Enter too, for an input box that is not there
-    yet: the terminal neither shows them nor makes lines of them."""
+    """Keep each key that is typed inside the context, Enter too, for a later input box. The
+    terminal neither shows the keys nor makes lines of them."""
     with _without(termios.ICRNL, termios.ECHO | termios.ICANON):
         yield
 

@@ -43,10 +43,10 @@ ESTIMATE_FACTOR = 1.1  # a factor for estimated request tokens: better too many 
 _STEP = Amount(1)
 _MAX_AMOUNT = 10**15  # tokens or billionths of a dollar; no call takes more
 LLM_NOTE = "llm"
-"""The `about` of a note that records a model call of a tool or a hook, which was reserved."""
+"""The `about` of a note on a reserved model call of a tool or a hook."""
 
 OTHER_LLM_NOTE = "llm:other"
-"""The `about` of a note that records a call of another model than the agent's, not reserved."""
+"""The `about` of a note on an unreserved call of another model than the agent's."""
 
 CONDENSATION_NOTE = "condensation"
 """The `about` of a note that records the model calls of a condensation that was not used."""

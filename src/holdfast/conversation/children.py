@@ -39,8 +39,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 class ConversationOrigin(msgspec.Struct, frozen=True):
-    """The events and the fold of a fork, or the idempotency key of the call that spawned the
-    conversation and the family that it joins.
+    """The origin of a conversation: `history` for a fork; `spawned_by`, the idempotency key of the
+    call, and `family` for a child.
 
     `on_wait` is called with a line when a child of the conversation waits for the user.
     """
@@ -125,8 +125,8 @@ class Children(ObjectStruct):
         return child
 
     def _report_wait(self, context: ToolContext, line: str) -> None:
-        """Report that a child's own child waits for the user, as progress of the call that spawned
-        the child, and to the conversations above."""
+        """Report that a child's own child waits for the user: as progress of the child's call, and
+        to the conversations above."""
         context.report_progress(line)
         if self._on_wait is not None:
             self._on_wait(line)

@@ -336,7 +336,7 @@ class CommandExecutor(ObjectStruct):
         wake = self._calls.questions.withdraw()
 
         def effect() -> None:
-            context.interrupt()  # first, so that a call that wakes knows that it is cancelled
+            context.interrupt()  # first: a call that wakes then sees its cancellation
             wake()
 
         return effect

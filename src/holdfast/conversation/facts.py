@@ -249,8 +249,8 @@ class HandoffFacts(Reducer, frozen=True):
 
 
 class HookCounts(Reducer, frozen=True):
-    """Answers in a row that hooks denied, and the times that hooks kept the run from finishing,
-    since its begin or the last message."""
+    """Counts of denials by hooks since the run's begin or the last message. `denials` counts denied
+    answers in a row, `stops` the denied ends of the run."""
 
     events = (ev.AssistantReplied, ev.MessageAdded, ev.StatusChanged)
     stored = {"denials": "denials", "stops": "stops"}
@@ -349,8 +349,8 @@ def excess_tokens(sizes: Sizes | None, trigger: int) -> int:
 
 
 class CallKinds(Reducer, frozen=True):
-    """The tools whose calls clients run, and those whose calls may run side by side, each by its
-    name and its wire name. The last `AgentConfigured` event restores them."""
+    """The tools with calls that clients run, and the tools with parallel calls, each by its name
+    and its wire name. The last `AgentConfigured` event restores them."""
 
     events = (ev.AgentConfigured, ev.DamagedEvent)
     clients: tuple[str, ...] = ()

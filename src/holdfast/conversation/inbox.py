@@ -104,7 +104,7 @@ class CommandInbox(ObjectStruct):
         try:
             if not self._hosting.has_lease:
                 return True
-        except ReferenceError:  # nobody holds the conversation any more
+        except ReferenceError:  # the conversation has no reference any more
             return True
         with self._news_lock:
             if self._drainer is not None:
@@ -118,7 +118,7 @@ class CommandInbox(ObjectStruct):
         try:
             # The bound method keeps the conversation alive until its inbox is drained.
             arguments = (self._hosting.drain_inbox,)
-        except ReferenceError:  # nobody holds the conversation any more
+        except ReferenceError:  # the conversation has no reference any more
             return
         name = f"holdfast-inbox-{self._context.journal.id}"
         thread = threading.Thread(target=self._drain_news, args=arguments, name=name, daemon=True)
@@ -344,11 +344,11 @@ class CommandInbox(ObjectStruct):
             _posts_to.reset(token)
 
     def execute(self, command: cmd.Command, key: str) -> None:
-        """Post a command under `key`, and carry it out. Raises its `ConfigurationError`,
-        `Conflict` or `ToolValidationError`, whichever thread carried it out, and whenever.
+        """Post a command under `key`, and carry it out. Raises its `ConfigurationError`, `Conflict`
+        or `ToolValidationError`, also if another thread has carried it out.
 
-        Within a hook that is asked about a posted message, the command is carried out after that
-        message, and this returns before it.
+        Within a hook on a posted message, the command is carried out after that message, and this
+        method returns before.
         """
         context, lock = self._context, self._context.journal.changed
         with lock:

@@ -25,8 +25,8 @@ TurnItem = ev.AnyEvent | Delta | CallProgress | Silence | Rest
 
 
 class AnswerPieces:
-    """The text of answers as pieces that are sent once, from deltas and from the events that
-    follow them. `take` returns the text to send now, and True if it begins a new answer."""
+    """The text of answers in pieces, each sent once, from deltas and the later events. `take`
+    returns the text to send now, and True if it begins a new answer."""
 
     def __init__(self, kind: Literal["text", "reasoning"] = "text") -> None:
         self._kind = kind

@@ -40,8 +40,8 @@ def bootstrap(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def sign_test(better: int, worse: int) -> float:
-    """Return the exact two-sided probability that the cases which changed are split at least this
-    unevenly if neither agent is better. With one run for each case it is McNemar's exact test.
+    """Return the exact two-sided probability of a split of the changed cases at least this uneven,
+    if neither agent is better. With one run for each case it is McNemar's exact test.
 
     Q. McNemar, Note on the sampling error of the difference between correlated proportions,
     Psychometrika 12 (1947), 153-157.

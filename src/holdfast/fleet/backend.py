@@ -44,8 +44,8 @@ class Wake(NamedTuple):
 
 
 class Room(NamedTuple):
-    """The number of conversations that a worker takes now, and the tenants that it does not take
-    more of."""
+    """The room of a worker: `free` is the number of conversations that it takes now, `full` are the
+    tenants with enough of them."""
 
     free: int
     full: frozenset[str] = frozenset()
@@ -76,8 +76,8 @@ class Serving(Protocol):
         ...
 
     def restore(self, wakes: Sequence[Wake], lost_workers: Sequence[str]) -> set[str]:
-        """Ring again for conversations that the store shows to be unattended, where the ring was
-        lost or one of the `lost_workers` has claimed it.
+        """Ring again for unattended conversations of the store whose ring was lost or claimed by
+        one of the `lost_workers`.
 
         Returns the conversations that are certain to be claimed. The worker takes the others
         without a claim.
@@ -85,7 +85,7 @@ class Serving(Protocol):
         ...
 
     def stop(self) -> None:
-        """Claim nothing more. Idempotent."""
+        """Stop claiming. Idempotent."""
         ...
 
     def close(self, timeout: float) -> None:

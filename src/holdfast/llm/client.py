@@ -104,7 +104,7 @@ class LLM(ProviderModel):
     - `think_tags`: True if answers may begin with their reasoning in `<think>` tags, which is then
       `reasoning` and not `text`. None means: for hosts that are known to send it so.
     - `prompt_caching`: True to add a provider's marks for caching the stable beginning of requests.
-      The values "5m" and "1h" also set the lifetime of Anthropic's cache; an hour costs more.
+      "5m" and "1h" also set the lifetime of Anthropic's cache; an hour costs more.
     - `stream`: True to request the answer in pieces.
     - `background`: True to let the provider make the answer in the background (`openai_responses`).
       The answer is then polled, or streamed, and survives a broken connection and a killed process.
@@ -323,8 +323,8 @@ class LLM(ProviderModel):
     def _background_attempt(
         self, endpoint: ModelEndpoint, call: CompletionCall, deadline: float | None
     ) -> Callable[[ModelRequest, OnDelta], Completion]:
-        """Return a function like `_attempt` whose calls are all about one answer, which the
-        provider makes in the background."""
+        """Return a function like `_attempt` for one answer that the provider makes in the
+        background."""
         background_answers: list[BackgroundAnswer] = []
 
         def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:

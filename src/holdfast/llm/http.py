@@ -81,8 +81,8 @@ class Transport(Protocol):
 
 
 class Response(HttpExchange):
-    """A response that holds a pool's connection until the body has been read to its end, or until
-    `close`, which drops it. Reading raises `LLMConnectionError`, `LLMTimeout` or `Cancelled`."""
+    """A response that holds a pool's connection until the body has been read to its end; `close`
+    drops the connection. Reading raises `LLMConnectionError`, `LLMTimeout` or `Cancelled`."""
 
     __slots__ = ("_connection", "_deadline", "_pool")
 

@@ -371,8 +371,8 @@ class Transcript:
     """An append-only list of user messages, model answers, and tool results.
 
     `append` takes `events.MessageAdded` or `content.Message`, `events.AssistantReplied` or
-    `Completion`, and `(ToolCall, ToolResult)` pairs, which follow the answer that requested them.
-    The items belong to the caller and are never changed. One thread appends; any thread may read.
+    `Completion`, and `(ToolCall, ToolResult)` pairs after the answer with these calls. The items
+    belong to the caller and are never changed. One thread appends; any thread may read.
 
     A request costs only the items appended since the last one: `encode` encodes each item once per
     wire and maker of models.

@@ -91,8 +91,8 @@ def mapping(value: Any) -> Fields:
 
 class ActionCall(ToolCall, frozen=True):
     """A call made from an action that its name and arguments alone do not restore. `action` is that
-    action. `derived_call` holds the name and arguments that were derived from it, which reveals a
-    call that was edited since."""
+    action. `derived_call` holds the name and arguments that were derived from it, and reveals a
+    later edit of the call."""
 
     action: Fields = {}
     derived_call: tuple[str, Fields] = ("", {})

@@ -137,8 +137,8 @@ class Files:
             return self._shown_lines(real_path, label, lines, offset, limit)
 
     def _text_lines(self, path: Path, label: str) -> Iterable[str]:
-        """Return the lines of a file that is read as a whole, so that it is decoded as `edit`
-        decodes it."""
+        """Return the lines of a file, which is read as a whole for the same decoding as in
+        `edit`."""
         text = self._texts.load(path, label).text.replace("\r\n", "\n")
         return map(_shortened, text.removesuffix("\n").split("\n")) if text else ()
 

@@ -159,7 +159,7 @@ class EditorQuestions:
 
     async def _withdrawable(self, about: str, request: Coroutine[Any, Any, T]) -> T | None:
         """Wait for the client's answer; None if the question is withdrawn. A question that the
-        client has already, of a turn that was ended by the next prompt, is not asked twice."""
+        client still has from an earlier turn is not asked twice."""
         if (waiting := self._waiting.get(about)) is None:
             waiting = self._waiting[about] = asyncio.ensure_future(request)
         else:

@@ -122,8 +122,8 @@ class ClientCommands(ObjectStruct):
         self._idempotent.do(record, key, _decision_form(command), decide, pending, child)
 
     def _waiting_calls(self, id: str) -> list[Call]:
-        """Return the calls that wait for a decision by the journal of a conversation that is not
-        open here."""
+        """Return the calls that wait for a decision in a conversation that is not open here, from
+        its journal."""
         return [
             (one.call.id, one.call.arguments_hash)
             for one in fold(self._store.tail(id)).open.values()

@@ -250,8 +250,8 @@ def client_left() -> RequestRefused:
 
 
 def _headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers by name. Raises `RequestRefused` if a header that decides about access
-    is repeated, since it would be a guess which one counts."""
+    """Return the headers by name. Raises `RequestRefused` if a header that decides about access is
+    repeated, since the meaning would be a guess."""
     headers: dict[bytes, bytes] = {}
     for name, value in pairs:
         if name in headers and name in (b"authorization", b"host", b"origin"):

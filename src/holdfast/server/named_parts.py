@@ -84,9 +84,9 @@ class NamedParts:
     # --- use ---
 
     def resolve(self, tenant: str, form: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return an agent's form with the models that it names, and the values of the variables
-        that this adds. Their names are random, so that no prompt can quote them. Secrets of the
-        tenant are used only in fields that are not shown. Raises `ConfigurationError`."""
+        """Return an agent's form with its named models, and the values of the added variables.
+        Their names are random, so that no prompt can quote them. Secrets of the tenant are used
+        only in fields that are not shown. Raises `ConfigurationError`."""
         values: dict[str, str] = {}
 
         def variable(value: str) -> str:

@@ -90,7 +90,7 @@ EVENTS: Mapping[tuple[str, str], str] = {
 
 class _Name(NamedTuple):
     """Another system's name of a tool. `keys` are its names of arguments that have another name
-    here. `more` are arguments that only that system has, `less` those that only Holdfast has."""
+    here. `more` are arguments of that system alone, `less` of Holdfast alone."""
 
     tool: str
     keys: Mapping[str, str] = {}

@@ -545,8 +545,8 @@ class ToolManager:
     def finish(
         self, call: ToolCall, result: ToolResult, context: ToolContext, hooks: Hooks | None = None
     ) -> ToolResult:
-        """Apply hooks and limits to a result that did not come from a call here, such as that of
-        a tool's `reconcile`. `hooks` as in `run`."""
+        """Apply hooks and limits to a result from elsewhere, such as from a tool's `reconcile`.
+        `hooks` as in `run`."""
         hooks = hooks or self._calls.hooks
         if hooks is not None:
             try:

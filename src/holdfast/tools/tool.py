@@ -50,10 +50,11 @@ class Tool:
         timeout: Seconds.
         retry: Permits retries of a failed call, regardless of the annotations. A call that still
             runs after its timeout is retried only if the tool is read-only or idempotent.
-        reconcile: A function of `(call, context)` that settles a call whose process died before its
-            result, for a tool that may not be repeated. If the effect has happened, the function
-            returns the call's result. If not, it returns None, and the call runs under the same
-            idempotency key. If it cannot tell, it raises. A subclass may define it as a method.
+        reconcile: A function of `(call, context)` for a tool that may not be repeated. The function
+            settles a call whose process died before the result. If the effect has happened, the
+            function returns the call's result. If not, it returns None, and the call runs under the
+            same idempotency key. If it cannot tell, it raises. A subclass may define it as a
+            method.
         isolation: "process" runs each call in a new process, which imports the callback by name. At
             the `timeout` or a cancel that process is killed, with all processes that it started.
             The process inherits neither environment nor open files, and has no `context.runtime`.

@@ -57,8 +57,8 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
 
 
 def limit_calls(completion: Completion) -> Completion:
-    """Return an answer of any model, a custom one included, in which a call whose arguments are
-    nested too deeply is invalid."""
+    """Return an answer of any model, a custom one included, with calls marked as invalid if their
+    arguments are nested too deeply."""
     calls = tuple([_limit_call(call) for call in completion.calls])
     same = all(map(operator.is_, calls, completion.calls))
     return completion if same else msgspec.structs.replace(completion, calls=calls)

@@ -237,8 +237,7 @@ CLIENT_CALLS = {
     ),
 }
 
-# The tools of a request whose calls come as items of the table -> the tool of the agent that
-# answers them.
+# A tool of a request with calls in the form of the table -> the answering tool of the agent.
 BUILT_IN = {
     "computer": "computer",
     "computer_use_preview": "computer",

@@ -200,8 +200,8 @@ class Proxy:
     def listen(
         self, sock: socket.socket, accept: Callable[[socket.socket], socket.socket] = _accept
     ) -> ProxyListener:
-        """Serve the connections that `accept` returns when the socket is readable, by default those
-        of a stream socket that listens. The proxy owns the socket from now on. Raises
+        """Serve the connections that `accept` returns when the socket is readable. The default
+        `accept` is for a listening stream socket. The proxy owns the socket from now on. Raises
         `RuntimeError` after `close`."""
         self._process.check("The proxy")
         listener = ProxyListener(sock, accept, self._stop)

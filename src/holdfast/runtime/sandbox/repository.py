@@ -1,5 +1,5 @@
-"""`ProtectedRepository`: the files of a work folder's git repository that name programs, which a
-later git would run outside of the box."""
+"""`ProtectedRepository`: the protection of a work folder's git files that name programs. A later
+git would run these programs outside of the box."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PROTECTED = ("config", "hooks", "modules", "worktrees", *_REDIRECTIONS)
 class ProtectedRepository:
     """The repository at the top of a work folder, if there is one.
 
-    Its configuration and hooks are read-only in boxes and for the file tools. A file that would
-    lead git to another configuration, and that was not there before, is removed in the end. If the
-    repository was made unusable, so that git would take the work folder itself for one, it is made
-    usable again. Repositories that commands make or clone themselves are not protected.
+    Its configuration and hooks are read-only in boxes and for the file tools. A new file that would
+    lead git to another configuration is removed in the end. If the repository was made unusable,
+    git would take the work folder itself for one, so it is made usable again. Repositories that
+    commands make or clone themselves are not protected.
     """
 
     def __init__(self, workdir: Path) -> None:

@@ -44,8 +44,8 @@ _CHECKED = """
 clone 56 220  clone3 435 435  socket 41 198  socketpair 53 199  connect 42 203  ioctl 16 29
 personality 135 92  prlimit64 302 261  setsockopt 54 208  fcntl 72 25  openat2 437 437"""
 
-# Calls for the supervisor, with the argument that has the flags, and the flags for which it is
-# asked. Commands that own none of the files need the latter ones too.
+# Calls for the supervisor, with the number of the flags' argument and the flags that matter.
+# Commands that own none of the files need the second list too.
 _SUPERVISED = """
 open 2 -1 1:0x400243  creat 85 -1  openat 257 56 2:0x400243  truncate 76 45  rename 82 -1
 renameat 264 38  renameat2 316 276  unlink 87 -1  unlinkat 263 35  rmdir 84 -1  link 86 -1

@@ -1,5 +1,5 @@
 """Connections to Postgres: a pool that survives a restart of the database, and statements that run
-again where that is safe.
+again if that is safe.
 
 A single statement that is repeatable, or whose caller can tell whether it ran, goes to
 `Pool.execute`. Anything else goes to `Pool.run`, which finds out whether a transaction happened if

@@ -46,8 +46,8 @@ _EVENTS = """
 DELETE FROM events WHERE conversation = %(number)s AND seq <= %(until)s
 AND seq > (SELECT coalesce(max(last), 0) FROM shares WHERE source = %(number)s)
 """
-# Locked first, so that an append which refers to one of them meanwhile is seen by the next
-# statement or waits for its end.
+# Locked first: the next statement sees an append that refers to one of them meanwhile, or the
+# append waits for its end.
 _LOCK_BLOBS = "SELECT id FROM blobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
 _BLOBS = """
 DELETE FROM blobs b WHERE b.id = ANY(%s)

@@ -93,7 +93,7 @@ def leave_notes(db: sqlite3.Cursor, lease: Lease, notes: Sequence[str]) -> None:
 
 
 class Unattended(NamedTuple):
-    """Conversations without a driver, and the number after which the next look goes on."""
+    """Conversations without a driver, and the number after which the next look continues."""
 
     ids: list[str]
     looked_at: int

@@ -38,8 +38,8 @@ def read_ranges(base: str) -> list[tuple[int, int]]:
 
 
 def base_of_fork(number: int, base: str, seq: int) -> str:
-    """Return the `base` of a fork that shares the first `seq` events of the conversation
-    `number`, whose own base is `base`."""
+    """Return the `base` of a fork with the first `seq` events of the conversation `number`, which
+    has the base `base`."""
     ranges = [(s.number, min(s.last, seq)) for s in stretches(number, seq, base) if s.after < seq]
     return json.dumps(ranges, separators=(",", ":")) if ranges else ""
 

@@ -28,8 +28,8 @@ _NEXT_EPOCH = "UPDATE conversations SET epoch = epoch + 1 WHERE number = ?"
 
 
 class Rings(NamedTuple):
-    """The timers that were rung, the numbers of new commands by conversation, and the ids and last
-    seqs of the conversations whose timers were fired, by number."""
+    """The rung timers. `posted` are the numbers of new commands by conversation. `appended` are the
+    id and last seq of each conversation with fired timers, by number."""
 
     timers: list[DueTimer]
     posted: dict[int, int]
