@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,12 +25,11 @@ from holdfast.store.namespaces import ReservingStore, id_beside
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
-    from holdfast.content import ContentLike, Message
     from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.hosting import Hosting
     from holdfast.conversation.journal import Journal
     from holdfast.conversation.questions import OnQuestion
-    from holdfast.tools import ToolContext
+    from holdfast.tools.context import ChildRequest, ToolContext
 
 _log = logging.getLogger("holdfast")
 
@@ -73,20 +72,10 @@ class Children(ObjectStruct):
 
     # --- spawning ---
 
-    def spawn(
-        self,
-        context: ToolContext,
-        agent: Agent,
-        message: str | Message | ContentLike | None,
-        name: str,
-        id: str | None,
-        detached: bool,
-        runtime: object | None,
-        secrets: Sequence[str] = (),
-    ) -> Conversation:
+    def spawn(self, context: ToolContext, request: ChildRequest) -> Conversation:
         """Open a child conversation; see `ToolContext.spawn`."""
         context.cancelled.raise_if_set()
-        key = context.idempotency_key
+        id, name = request.id, request.name
         if name and not _NAME.fullmatch(name):
             raise ConfigurationError(
                 "spawn: name takes a letter, then up to 63 letters, digits, '_' and '-', not"
@@ -105,23 +94,16 @@ class Children(ObjectStruct):
             if entry is not None and entry.conversation.status is not ConversationStatus.CLOSED:
                 child = entry.conversation
             else:
-                if (spending := self.journal.spending) is not None:
-                    counts = spending.counts_tokens, spending.counts_cost
-                    check_budget("spawn: the tree has a budget of", agent, *counts)
-                if runtime is None:
-                    runtime = runtime_of(agent) or self.runtime
-                child = self._open_child(
-                    key, id, agent, runtime, secrets, partial(self._report_wait, context)
-                )
+                child = self._open_child(context, id, request)
                 if self._stopped:
                     raise ToolCancelled(CLOSING)
-                self._open[id] = _Child(child, detached)
-                if not detached:
+                self._open[id] = _Child(child, request.detached)
+                if not request.detached:
                     interrupt = partial(self._interrupt_child, child)
                     forget = context.cancelled.add_callback(interrupt)
-                    self._open[id] = _Child(child, detached, forget)
-        if message is not None:
-            child.hosting.send_first(checked_content(content_of(message)))
+                    self._open[id] = _Child(child, request.detached, forget)
+        if request.message is not None:
+            child.hosting.send_first(checked_content(content_of(request.message)))
         return child
 
     def _report_wait(self, context: ToolContext, line: str) -> None:
@@ -140,23 +122,22 @@ class Children(ObjectStruct):
         self._counts[call_id, attempt] = count
         return begin if count == 1 else f"{begin}-{count}"
 
-    def _open_child(
-        self,
-        key: str,
-        id: str,
-        agent: Agent,
-        runtime: object | None,
-        secrets: Sequence[str],
-        on_wait: Callable[[str], object],
-    ) -> Conversation:
-        if id == self.journal.id:
+    def _open_child(self, context: ToolContext, id: str, request: ChildRequest) -> Conversation:
+        agent, journal, secrets = request.agent, self.journal, request.secrets
+        if (spending := journal.spending) is not None:
+            counts = spending.counts_tokens, spending.counts_cost
+            check_budget("spawn: the tree has a budget of", agent, *counts)
+        runtime = request.runtime
+        if runtime is None:
+            runtime = runtime_of(agent) or self.runtime
+        if id == journal.id:
             raise ConfigurationError(f"spawn: id {id!r} is the conversation that spawns.")
         on_question = None if self._on_question == "wait" else self._on_question
-        journal = self.journal
         if secrets and journal.secrets is None:
             raise ConfigurationError(
                 f"spawn: secrets names {', '.join(secrets)}, but this conversation has no secrets."
             )
+        on_wait = partial(self._report_wait, context)
         child = self._new_conversation(
             agent,
             journal.store,
@@ -166,7 +147,7 @@ class Children(ObjectStruct):
             clock=journal.clock,
             new_id=journal.new_id,
             secrets=None if journal.secrets is None else journal.secrets.limited(secrets),
-            _origin=ConversationOrigin(None, key, self, on_wait),
+            _origin=ConversationOrigin(None, context.idempotency_key, self, on_wait),
         )
         has_events = bool(child.hosting.journal.fold.last_seq)
         summaries = journal.store.list([id]) if has_events else []

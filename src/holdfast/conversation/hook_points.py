@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -49,6 +49,7 @@ from holdfast.errors import (
 from holdfast.llm.completion import Completion
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation, ToolContext
+from holdfast.tools.context import ChildRequest
 from holdfast.tools.hook_answers import HookAnswer, HookFailed
 from holdfast.tools.hooks import HOOK, BoundHook
 
@@ -139,17 +140,7 @@ class _HookChildren(msgspec.Struct, frozen=True):
     _describe: Callable[[], dict[str, Any]]
     _moment: str
 
-    def spawn(
-        self,
-        context: ToolContext,
-        agent: Any,
-        message: Any,
-        name: str,
-        id: str | None,
-        detached: bool,
-        runtime: object | None,
-        secrets: Sequence[str] = (),
-    ) -> Conversation:
+    def spawn(self, context: ToolContext, request: ChildRequest) -> Conversation:
         """See `ToolContext.spawn`."""
         journal = self._journal
         with journal.changed:
@@ -159,8 +150,7 @@ class _HookChildren(msgspec.Struct, frozen=True):
         digest = hashlib.sha256(subject).hexdigest()[:12]
         hook_context = copy(context)
         hook_context.call_id = f"hook-{self._on}-{seq}-{digest}"
-        children = self._children()
-        return children.spawn(hook_context, agent, message, name, id, detached, runtime, secrets)
+        return self._children().spawn(hook_context, request)
 
 
 # Events that may be written between a hook's question and its repetition after a crash.

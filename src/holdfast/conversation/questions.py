@@ -16,7 +16,7 @@ from holdfast import events as ev
 from holdfast.conversation.journal import Journal
 from holdfast.errors import ConfigurationError, ConversationClosed, NotPending, StoreError
 from holdfast.object_struct import ObjectStruct
-from holdfast.tools import Cancellation
+from holdfast.tools.context import CallQuestion
 from holdfast.tools.question_forms import check_form, complete_answer, mask_secrets
 from holdfast.tools.results import clean
 
@@ -61,30 +61,20 @@ class UserQuestions(ObjectStruct):
         """True if questions can be answered: the conversation has an `on_question`."""
         return self._on_question is not None
 
-    def ask(
-        self,
-        call_id: str,
-        message: str,
-        schema: dict[str, Any] | None,
-        url: str,
-        asker: str,
-        timeout: float | None,
-        flags: list[Cancellation],
-    ) -> dict[str, Any] | None:
-        """Ask the user; see `ToolContext.ask`. A flag of `flags` withdraws the question."""
-        if schema is not None:
-            schema = check_form(schema)
+    def ask(self, question: CallQuestion) -> dict[str, Any] | None:
+        """Ask the user; see `ToolContext.ask`."""
+        if question.schema is not None:
+            question = question._replace(schema=check_form(question.schema))
         on_question = self._on_question
-        if on_question is None or any(flags):
+        if on_question is None or any(question.flags):
             return None
-        message = clean(message)[:_MAX_QUESTION_CHARS]
-        waiting = self._begin(call_id, message, schema, clean(url), clean(asker))
+        waiting = self._begin(question)
         if waiting is None:
             return None
-        forget = [flag.add_callback(waiting.woken.set) for flag in flags]
+        forget = [flag.add_callback(waiting.woken.set) for flag in question.flags]
         try:
             if isinstance(on_question, str):
-                self._end(waiting, self._wait(waiting, timeout, flags))
+                self._end(waiting, self._wait(waiting, question))
             else:
                 self._end(waiting, self._call(on_question, waiting), "on_question")
         except BaseException:
@@ -97,9 +87,9 @@ class UserQuestions(ObjectStruct):
                 (self._live or {}).pop(waiting.question.id, None)
         return waiting.values
 
-    def _begin(
-        self, call_id: str, message: str, schema: dict[str, Any] | None, url: str, asker: str
-    ) -> _WaitingQuestion | None:
+    def _begin(self, request: CallQuestion) -> _WaitingQuestion | None:
+        """Journal a question; return None if its call may not ask."""
+        call_id, message = request.call_id, clean(request.message)[:_MAX_QUESTION_CHARS]
         with self._journal as journal:
             item = journal.fold.open.get(call_id)
             if item is None:  # answered meanwhile; the asking call was left behind
@@ -108,8 +98,8 @@ class UserQuestions(ObjectStruct):
                 count = f"{_MAX_QUESTIONS} questions"
                 journal.log(f"call {call_id} has asked {count}; further ones are declined")
                 return None
-            id, asker = f"{call_id}?{item.questioned + 1}", asker or item.call.name
-            question = ev.Question(id, message, schema, url, asker)
+            id, asker = f"{call_id}?{item.questioned + 1}", clean(request.asker) or item.call.name
+            question = ev.Question(id, message, request.schema, clean(request.url), asker)
             journal.add(
                 ev.DecisionMade,
                 call_id=call_id,
@@ -123,12 +113,11 @@ class UserQuestions(ObjectStruct):
             self._live = {**(self._live or {}), question.id: waiting}
         return waiting
 
-    def _wait(
-        self, waiting: _WaitingQuestion, timeout: float | None, flags: list[Cancellation]
-    ) -> str:
+    def _wait(self, waiting: _WaitingQuestion, request: CallQuestion) -> str:
         """Wait for an answer through `answer`; return the reason if none came."""
+        timeout = request.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not waiting.settled and not any(flags):
+        while not waiting.settled and not any(request.flags):
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 return LATE.format(timeout=timeout)

@@ -17,6 +17,7 @@ from holdfast.errors import ConfigurationError, HoldfastError, NotPending
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.server_client import send_until_answered
 from holdfast.tools import Cancellation
+from holdfast.tools.context import CallQuestion
 from holdfast.tools.question_forms import check_form, complete_answer
 from holdfast.tools.results import clean
 
@@ -97,23 +98,13 @@ class ClientQuestions:
         """True if this program has a function that asks its user."""
         return self._function is not None
 
-    def ask(
-        self,
-        call_id: str,
-        message: str,
-        schema: dict[str, Any] | None,
-        url: str,
-        asker: str,
-        timeout: float | None,
-        flags: list[Cancellation],
-    ) -> dict[str, Any] | None:
+    def ask(self, question: CallQuestion) -> dict[str, Any] | None:
         """Ask this program's user for a call that runs here (`ToolContext.ask`). Not journaled."""
-        if schema is not None:
-            schema = check_form(schema)
+        schema = None if question.schema is None else check_form(question.schema)
         if self._function is None:
             return None
         with self._copy.changed:
             self._own_questions += 1
-            id = f"{call_id}?{self._own_questions}"
-        question = ev.Question(id, clean(message), schema, clean(url), clean(asker))
-        return self._call(self._function, question)[0]
+            id = f"{question.call_id}?{self._own_questions}"
+        texts = clean(question.message), schema, clean(question.url), clean(question.asker)
+        return self._call(self._function, ev.Question(id, *texts))[0]

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ToolError
-from holdfast.tools.context import Cancellation
+from holdfast.tools.context import CallQuestion
 
 if TYPE_CHECKING:
     from mcp.server import ServerRequestContext
@@ -42,20 +42,12 @@ class McpQuestions:
         """True if the client can ask its user."""
         return self._offered and (self._modern or self._context.session.can_send_request)
 
-    def ask(
-        self,
-        call_id: str,
-        message: str,
-        schema: dict[str, Any] | None,
-        url: str,
-        asker: str,
-        timeout: float | None,
-        flags: list[Cancellation],
-    ) -> dict[str, Any] | None:
+    def ask(self, question: CallQuestion) -> dict[str, Any] | None:
         """See `Asks.ask`. A page is named in the message."""
         if not self.reachable:
             return None
-        text, form = f"{message} {url}".strip(), schema or _YES
+        text = f"{question.message} {question.url}".strip()
+        form = question.schema or _YES
         answer = self._answer = Future()
         self.declined = False
         request: Future[Any] | None = None
@@ -67,10 +59,10 @@ class McpQuestions:
             request = asyncio.run_coroutine_threadsafe(work, self._loop)
             request.add_done_callback(partial(_pass_on, answer))
         with contextlib.ExitStack() as stack:
-            for flag in flags:
+            for flag in question.flags:
                 stack.callback(flag.add_callback(answer.cancel))
             try:
-                reply = answer.result(min(timeout or _MAX_SECONDS, _MAX_SECONDS))
+                reply = answer.result(min(question.timeout or _MAX_SECONDS, _MAX_SECONDS))
             except (CancelledError, FutureTimeout):
                 if request is not None:
                     request.cancel()

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from copy import copy
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from holdfast.content import ContentLike, Message, ToolResult, Usage
 from holdfast.errors import ConfigurationError, NotFound, ToolCancelled, ToolError
@@ -159,6 +159,19 @@ class ChildConversation(Protocol):
     def __exit__(self, *failure: object) -> None: ...
 
 
+class CallQuestion(NamedTuple):
+    """The arguments of `ToolContext.ask` for the user of call `call_id`. Setting any of `flags`
+    withdraws the question."""
+
+    call_id: str
+    message: str
+    schema: dict[str, Any] | None
+    url: str
+    asker: str
+    timeout: float | None
+    flags: tuple[Cancellation, ...]
+
+
 class Asks(Protocol):
     """The channel through which a conversation's calls ask the user; one per conversation."""
 
@@ -167,34 +180,27 @@ class Asks(Protocol):
         """True if a user can be asked."""
         ...
 
-    def ask(
-        self,
-        call_id: str,
-        message: str,
-        schema: dict[str, Any] | None,
-        url: str,
-        asker: str,
-        timeout: float | None,
-        flags: list[Cancellation],
-    ) -> dict[str, Any] | None:
-        """See `ToolContext.ask`. Setting any of `flags` withdraws the question."""
+    def ask(self, question: CallQuestion) -> dict[str, Any] | None:
+        """See `ToolContext.ask`."""
         ...
+
+
+class ChildRequest(NamedTuple):
+    """The arguments of `ToolContext.spawn`."""
+
+    agent: Any
+    message: str | Message | ContentLike | None
+    name: str
+    id: str | None
+    detached: bool
+    runtime: object | None
+    secrets: Sequence[str]
 
 
 class Spawns(Protocol):
     """The factory of child conversations for a conversation's calls; one per conversation."""
 
-    def spawn(
-        self,
-        context: ToolContext,
-        agent: Any,
-        message: str | Message | ContentLike | None,
-        name: str,
-        id: str | None,
-        detached: bool,
-        runtime: object | None,
-        secrets: Sequence[str] = (),
-    ) -> ChildConversation:
+    def spawn(self, context: ToolContext, request: ChildRequest) -> ChildConversation:
         """See `ToolContext.spawn`."""
         ...
 
@@ -402,8 +408,9 @@ class ToolContext:
         wait = [time.monotonic()]
         self._waits = (*self._waits, wait)
         try:
-            flags = [self.cancelled] if cancelled is None else [self.cancelled, cancelled]
-            answer = self.asks.ask(self.call_id, message, schema, url, asker, timeout, flags)
+            flags = (self.cancelled,) if cancelled is None else (self.cancelled, cancelled)
+            question = CallQuestion(self.call_id, message, schema, url, asker, timeout, flags)
+            answer = self.asks.ask(question)
         finally:
             wait.append(time.monotonic())
         self.cancelled.raise_if_set()
@@ -461,7 +468,8 @@ class ToolContext:
                 "spawn: this call is not of a conversation, so it has no children. Use"
                 " Conversation(agent)."
             )
-        return self.spawns().spawn(self, agent, message, name, id, detached, runtime, secrets)
+        request = ChildRequest(agent, message, name, id, detached, runtime, secrets)
+        return self.spawns().spawn(self, request)
 
     def wake_at(
         self,
