@@ -24,6 +24,7 @@ from tests.model_server import ModelServer, Stall, calls, sse, text
 from tests.paths import DATA, REPO
 from tests.samples import one_in
 from tests.serve_process import KEY, ServeProcess
+from tests.waiting import until
 
 Json = dict[str, Any]
 LOOK: Json = {"name": "look", "description": "Look at the page.", "parameters": {"type": "object"}}
@@ -90,9 +91,9 @@ def events_of(reply: Reply) -> list[Json]:
 
 
 def answer(one: Any) -> Any:
-    return (
-        one if isinstance(one, Stall) else sse(text(one) if isinstance(one, str) else calls(*one))
-    )
+    if isinstance(one, Stall | tuple):  # a tuple is a whole HTTP answer
+        return one
+    return sse(text(one) if isinstance(one, str) else calls(*one))
 
 
 @contextmanager
@@ -284,6 +285,29 @@ def test_an_approval_and_a_question_survive_a_kill(tmp_path: Path) -> None:
         assert thread.messages[-1]["content"] == "done"
         results = [one["content"] for one in thread.messages if one["role"] == "tool"]
         assert results == ["paid 3", "The user answers: red"]
+
+
+def test_a_repeated_request_continues_the_run_that_was_broken_off(tmp_path: Path) -> None:
+    with serving(tmp_path, [(500, {}, b"down"), Stall(60), "done"]) as thread:
+        failed = thread.say("Hi.").run()[-1]
+        assert failed["type"] == "RUN_ERROR"
+        input = {"threadId": thread.id, "runId": "r", "messages": thread.messages}
+        server = thread.server
+        connection = server.connect()
+        headers = {"Authorization": f"Bearer {server.key}"}
+        connection.request("POST", "/agui/painter", json.dumps(input), headers)
+        response = connection.getresponse()
+        assert b"RUN_STARTED" in response.readline()
+
+        def status() -> Any:
+            return server.ask("GET", "/api/conversations").json["items"][0]["status"]
+
+        until(lambda: status() == "running")
+        response.close()
+        connection.close()
+        until(lambda: status() == "paused")
+        assert outcome(thread.run()) == {"type": "success"}
+        assert thread.messages[-1]["content"] == "done"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ run as events.
 | a call that the front end runs | the outcome `success` with the call's id |
 
 A thread of an agent is one conversation. A user's message is known again by its id, which is the id
-of its event, so that a repeated request sends nothing twice.
+of its event, so that a repeated request sends nothing twice; it continues a run that was cut off.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ from holdfast.conversation.rests import (
     TurnCommand,
     result_commands,
 )
+from holdfast.conversation.status import ConversationStatus
 from holdfast.conversation.turns import Silence
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.serve.agui_events import AguiEvents, Json, interrupt_id, thread
@@ -69,6 +70,8 @@ RUNNER = "agui"  # the runner's name in results of a front end's tools
 _RECENT = 200  # events among which a repeated message is recognised, at least
 _MOST_KNOWN = 128  # conversations whose messages are kept
 _MAX_ID = 200  # characters of a client's id
+# A repeated message has a run go on from here.
+_BROKEN_OFF = (ConversationStatus.PAUSED, ConversationStatus.ERROR, ConversationStatus.STUCK)
 
 
 class AguiFunction(msgspec.Struct):
@@ -268,6 +271,8 @@ class _AguiRun:
                 for one in new
                 if one.id not in ids
             ]
+        if not commands and new and folded.status in _BROKEN_OFF:
+            commands.append(cmd.Resume())  # the request is repeated: its answer is owed
         return _AguiTurn(session.attend(loop, folded.last_seq, *commands), folded, snapshot)
 
 

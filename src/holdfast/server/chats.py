@@ -18,13 +18,14 @@ from holdfast.conversation import ConversationStatus
 from holdfast.conversation.conversation import random_id
 from holdfast.conversation.fold import Fold, fold
 from holdfast.conversation.journal import Journal, utc_now
+from holdfast.conversation.rests import RUNNING, may_ask_below
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
 from holdfast.object_struct import ObjectStruct
 from holdfast.server.agents import Agents
 from holdfast.server.database import Statements
 from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.open_conversations import OpenConversations
-from holdfast.server.records import HOSTED, IDLE, RUN, Records, store_id
+from holdfast.server.records import HOSTED, IDLE, RUN, Records, place_of, store_id
 from holdfast.store import Batch, Blob, Store, Summary
 from holdfast.store.transfer import blobs_of
 
@@ -57,6 +58,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS responses_by_conversation
     ON responses(tenant, conversation, seq);
 """
 
+_AT_WORK = (RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION)
+
 _TURN = "WHERE tenant = ? AND digest = ? AND conversation = ?"
 
 
@@ -80,8 +83,8 @@ class ResponseRow(NamedTuple):
 
 
 class ChatRecords:
-    """The chats' tables in the records. Thread-safe. Raises `StoreError`. Writes are not
-    synced to the disk: a power loss only makes the server forget chats."""
+    """The chats' tables in the records. Thread-safe. Raises `StoreError`. Those about turns are
+    not synced to the disk: a power loss only makes the server forget turns."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -101,8 +104,13 @@ class ChatRecords:
 
     def add(self, tenant: str, id: str, setting: bytes) -> None:
         """Record that a conversation is a chat, or that its setting has changed."""
-        with self._records.writing(forced=False) as db:
+        with self._records.writing() as db:
             self.insertion(tenant, id, setting)(db)
+
+    def has(self, tenant: str, id: str) -> bool:
+        """Return True if a conversation is a chat."""
+        query = "SELECT 1 FROM chats WHERE tenant = ? AND conversation = ?"
+        return self._records.row(query, tenant, id) is not None
 
     def setting(self, tenant: str, id: str) -> bytes:
         """Return the hash of a chat's instructions and tools, or b"" if this is no chat."""
@@ -324,22 +332,32 @@ class Chats(ObjectStruct):
         if record.driven == HOSTED or self.waiting(tenant, id):
             return False
         summaries = self._store.list([record.store_id])
-        return not summaries or summaries[0].status not in (
-            ConversationStatus.RUNNING,
-            ConversationStatus.WAITING_FOR_CONFIRMATION,
-        )
+        return not summaries or summaries[0].status not in _AT_WORK
 
     # --- after a crash ---
 
     def pause(self) -> None:
         """Pause the last process's runs, whose clients are gone. Call it before anything is
-        opened."""
-        for tenant, id in self.rows.unanswered():
+        opened.
+
+        A chat that runs by its journal and that nobody drives is one of them, too: a power loss has
+        undone the record of its run. If it asks its user something, it goes on instead, to ask
+        again.
+        """
+        running = [place_of(one.id) for one in self._store.list(status=RUNNING.value)]
+        unanswered = {*self.rows.unanswered()}
+        undriven = {place for place in running if self.rows.has(*place)}
+        for tenant, id in unanswered | undriven:
             try:
                 record = self._records.find(tenant, id)
-                if record.driven == RUN:
+                if record.driven == RUN and (tenant, id) in unanswered:
                     self._records.set_driven(record, IDLE)
                     self._pause(record.store_id)
+                elif record.driven == IDLE and (tenant, id) in undriven:
+                    if self._asks(record.store_id):
+                        self._records.set_driven(record, RUN)
+                    else:
+                        self._pause(record.store_id)
             except ConversationNotFound:
                 self.rows.forget(tenant, id)
             except HoldfastError as error:
@@ -351,11 +369,20 @@ class Chats(ObjectStruct):
                     error,
                 )
 
+    def _asks(self, place: str) -> bool:
+        """Return True if a conversation, or one that its calls have spawned, asks its user
+        something."""
+        folded = fold(self._store.tail(place))
+        if any(item.ask_reason is not None or item.questions for item in folded.open.values()):
+            return True
+        below = self._store.list(spawned_by=place) if may_ask_below(folded) else ()
+        return any(self._asks(child.id) for child in below if child.status in _AT_WORK)
+
     def _pause(self, id: str) -> None:
         journal = Journal(self._store, id, utc_now, random_id, lambda: None)
         try:
             with journal:
-                if journal.fold.status is ConversationStatus.RUNNING:
+                if journal.fold.status is RUNNING:
                     paused = ConversationStatus.PAUSED.value
                     journal.add(ev.StatusChanged, status=paused, reason="the client is gone")
         finally:
