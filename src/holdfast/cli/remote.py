@@ -22,6 +22,7 @@ from holdfast.cli.environment import model_name, secrets_of
 from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.model_names import models_path
 from holdfast.cli.option_values import agent_in, agent_settings, model_of
+from holdfast.cli.remote_children import ServerChildren
 from holdfast.cli.server import ServerConversations, ServerSummary, connect, is_id, is_loopback
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.errors import ConfigurationError, HoldfastError
@@ -89,13 +90,14 @@ class ServerSource(ConversationSource):
         self._undo = undo
         self._sandbox = sandbox
         self._conversation: RemoteConversation | None = None
+        self._children: ServerChildren | None = None
         self._is_unreachable: Callable[[], bool] = bool
 
     def open(
         self, display: ConversationDisplay, console: Console, asks: bool
     ) -> RemoteConversation:
         streams = self._agent is None or getattr(self._agent.llm, "stream", False)
-        self._options = {"on_question": "wait" if asks else None, "secrets": self._secrets}
+        self._options = {"on_question": "wait_all" if asks else None, "secrets": self._secrets}
         make = partial(
             RemoteConversation,
             self._agent,
@@ -126,6 +128,7 @@ class ServerSource(ConversationSource):
         watched = self.server.watched(lambda text: console.notice(text, "dim"))
         self._is_unreachable = self._stack.enter_context(watched)
         self._conversation = conversation
+        self._children = ServerChildren(self.server, self.id)
         self._stack.callback(self._leave)
         return conversation
 
@@ -135,6 +138,7 @@ class ServerSource(ConversationSource):
         self.server, self._started = self._other or (self.server, False)
         self._other, self.runtime = None, self.server.workspace
         self._conversation, self.id = conversation, conversation.id
+        self._children = ServerChildren(self.server, self.id)
 
     def others(self) -> Sequence[ServerSummary]:
         return self.server.list()
@@ -154,10 +158,20 @@ class ServerSource(ConversationSource):
     def unreachable(self) -> bool:
         return self._is_unreachable()
 
+    def waiting_child(self) -> RemoteConversation | None:
+        children = self._children
+        return None if children is None or self._is_unreachable() else children.waiting()
+
+    def question_below(self) -> tuple[RemoteConversation, ev.Question] | None:
+        children = self._children
+        return None if children is None or self._is_unreachable() else children.question()
+
     def _leave(self) -> None:
         """Detach from a conversation that ran before, or whose server is gone; stop others."""
-        conversation = self._conversation
+        conversation, children = self._conversation, self._children
         assert conversation is not None
+        if children is not None:
+            children.close()
         if self._is_unreachable():
             conversation.detach(timeout=0.5)
         elif self._started:

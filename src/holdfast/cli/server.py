@@ -67,6 +67,14 @@ class ServerSummary(Summary, frozen=True):
         return "running (not driven)" if undriven else self.status
 
 
+class PendingItem(msgspec.Struct, rename="camel"):
+    """A question, or without one a call that waits for approval, and the conversation's id."""
+
+    conversation: str
+    call_id: str
+    question: ev.Question | None = None
+
+
 class ServerConversations:
     """A connection to an agent server, which `words` name in a command line. Its methods raise
     `UsageError`, `StoreError`."""
@@ -252,6 +260,10 @@ class ServerConversations:
         """Return the trace of a conversation, with at most `limit` spans."""
         return self._get(f"{conversation_path(id)}/trace", RunTrace, limit=limit)
 
+    def pending(self, id: str, timeout: float) -> list[PendingItem]:
+        """Return what a conversation, and those that its calls have spawned, ask the user."""
+        return self._get(f"{conversation_path(id)}/pending", _PendingItems, timeout).items
+
     def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
         """Yield the events after `after_seq` until none has come for `timeout` seconds."""
         if self._followed is None:
@@ -296,8 +308,11 @@ class ServerConversations:
         self._link.request("POST", f"{conversation_path(id)}/start")
 
     def run(self, id: str) -> str:
-        """Have the server continue the conversation, unless it is paused. Return its status."""
+        """Have the server continue the conversation, unless it is paused. Return its status, ""
+        for a spawned conversation, which its parent drives."""
         entry = self.find(id)
+        if entry.spawner:
+            return ""
         if entry.started or entry.status == "paused":
             return entry.status
         return self._get(f"{conversation_path(id)}/run", _StatusReply, method="POST").status
@@ -369,6 +384,10 @@ class _Page(msgspec.Struct):
 
 class _TreeStats(msgspec.Struct):
     conversations: list[Stats]
+
+
+class _PendingItems(msgspec.Struct):
+    items: list[PendingItem]
 
 
 class _StatusReply(msgspec.Struct):

@@ -6,8 +6,8 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ from holdfast.cli.signals import ENDING, EndRequested, Signals
 from holdfast.cli.text import counted, one_line, status_text, summary
 from holdfast.content import FileContent, Usage
 from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.errors import StoreError
 from holdfast.llm.client import LLM, NO_KEY
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.store import Summary
@@ -74,11 +75,11 @@ class ConversationSource:
         """Return True while the conversation cannot be reached."""
         return False
 
-    def waiting_child(self) -> Conversation | None:
+    def waiting_child(self) -> AnyConversation | None:
         """Return a descendant that waits for confirmation here, or None."""
         return None
 
-    def question_below(self) -> tuple[Conversation, ev.Question] | None:
+    def question_below(self) -> tuple[AnyConversation, ev.Question] | None:
         """Return a descendant and the question that it asks the user here, or None."""
         return None
 
@@ -319,12 +320,25 @@ class Session:
                 asker, question = open_question
                 below = asker is not self.conversation
                 who = f"The sub-agent {one_line(asker.id)} asks you:" if below else ""
-                ask_question(self.dialog, asker, question, self.interrupt, who)
+                with self._staying():
+                    ask_question(self.dialog, asker, question, self.interrupt, who)
             elif (child := self.source.waiting_child()) is not None:
-                if (code := self._confirm_child(child)) is not None:
-                    return code
+                with self._staying():
+                    if (code := self._confirm_child(child)) is not None:
+                        return code
             elif poll is not None:
                 poll()
+
+    @contextmanager
+    def _staying(self) -> Generator[None]:
+        """Show that an answer could not be sent to the server, to a user at a terminal."""
+        try:
+            yield
+        except StoreError as error:
+            if not self.interactive or isinstance(self.conversation, Conversation):
+                raise
+            text = f"{str(error).rstrip('.')}. The server may not know of your answer."
+            self.console.notice(text, "error")
 
     @property
     def model(self) -> str:
@@ -387,7 +401,7 @@ class Session:
             return self.conversation, waiting[0][1]
         return self.source.question_below()
 
-    def _confirm_child(self, child: Conversation) -> Exit | None:
+    def _confirm_child(self, child: AnyConversation) -> Exit | None:
         """Ask the user about a sub-agent's call. Return an exit code if it is left waiting."""
         id = one_line(child.id)
 

@@ -113,7 +113,7 @@ _WORK: Options = {
         const="tool",
         type=_plan,
     ),
-    "--ask": "let the agent ask you questions and wait for your answers",
+    "--ask": "let the agent, and its sub-agents, ask you questions and wait for your answers",
     "--goal TEXT": """the goal of the work: when the agent stops, its model judges whether the goal
         is reached; if not, the agent continues, at most five times""",
     "--goal-check COMMAND": "judge the goal by this shell command instead: exit code 0 is reached",

@@ -126,6 +126,7 @@ def create(
     body["questions"] = options["on_question"] is not None
     body["deltas"] = options["deltas"] or options["on_delta"] is not None
     # an older server refuses these fields
+    body |= {"childQuestions": True} if options["on_question"] == "wait_all" else {}
     body |= {"undo": True} if options["undo"] else {}
     body |= {"sandbox": "require"} if options["sandbox"] else {}
     if id is not None:
@@ -191,7 +192,8 @@ def check_arguments(agent: Any, workspace: Any, id: Any, listeners: dict[str, An
         raise refuse("id takes 1 to 128 letters, digits, '.', '_' or '-', or None", id)
     for name, value in listeners.items():
         refuse_async(f"RemoteConversation: {name}", value)
-        if value is None or callable(value) or (name, value) == ("on_question", "wait"):
+        words = ("wait", "wait_all") if name == "on_question" else ()
+        if value is None or callable(value) or value in words:
             continue
-        kinds = "a function of a Question, 'wait'" if name == "on_question" else "a function"
+        kinds = "a function of a Question, 'wait', 'wait_all'" if words else "a function"
         raise refuse(f"{name} takes {kinds} or None", value)

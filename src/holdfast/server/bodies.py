@@ -3,6 +3,7 @@ are in `shapes`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,9 @@ import msgspec
 from holdfast.agent.serial_form import ToolForm
 from holdfast.commands import Schedule
 from holdfast.content import Content, TextContent, ToolResult
+from holdfast.conversation.rests import ApprovalRequest, PendingItem, QuestionRequest
 from holdfast.errors import ConfigurationError
+from holdfast.events import Question
 from holdfast.runtime.microagents import Microagent
 from holdfast.server.shapes import RequestBody, Sandbox
 from holdfast.timers import Misfire, Timer, check_ahead, time_of
@@ -222,6 +225,54 @@ class StatusReply(msgspec.Struct, frozen=True):
     """A conversation's status after the request."""
 
     status: str
+
+
+class PendingRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A `question` of a running call, or without one a call that waits for approval. Decide under
+    the id `conversation`."""
+
+    conversation: str
+    call_id: str
+    name: str = ""
+    arguments: dict[str, Any] = {}
+    arguments_hash: str = ""
+    reason: str = ""
+    risk: str = ""
+    question: Question | None = None
+
+
+class PendingItems(msgspec.Struct, frozen=True):
+    """All that waits for the user, the own items of the conversation first."""
+
+    items: list[PendingRequest]
+
+    @classmethod
+    def of(cls, id: str, pending: Sequence[PendingItem]) -> PendingItems:
+        """Return the items of the conversation `id` at a rest."""
+        items: list[PendingRequest] = []
+        for item in pending:
+            match item:
+                case ApprovalRequest(call=call):
+                    about = PendingRequest(
+                        conversation=item.conversation or id,
+                        call_id=call.id,
+                        name=call.name,
+                        arguments=call.arguments,
+                        arguments_hash=call.arguments_hash,
+                        reason=item.reason,
+                        risk=item.risk,
+                    )
+                    items.append(about)
+                case QuestionRequest(call_id=call_id, question=question):
+                    conversation = item.conversation or id
+                    items.append(
+                        PendingRequest(
+                            conversation=conversation, call_id=call_id, question=question
+                        )
+                    )
+                case _:  # a call that a client runs is in the journal
+                    pass
+        return cls(items)
 
 
 class TitleReply(msgspec.Struct, frozen=True):

@@ -13,10 +13,18 @@ from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_many
 from holdfast.observe.trace import MAX_SPANS, RunTrace
-from holdfast.server.bodies import Events, ServiceHealth, Services, StateRequest, StatusReply
+from holdfast.server.bodies import (
+    Events,
+    PendingItems,
+    ServiceHealth,
+    Services,
+    StateRequest,
+    StatusReply,
+)
 from holdfast.server.descendants import TreeStats
 from holdfast.server.guard import refused
 from holdfast.server.host import Host
+from holdfast.server.hosted import HostedSession
 from holdfast.server.intake import MAX_VALUES
 from holdfast.server.routes import LARGEST, CallId, Id, RouteTable
 from holdfast.server.service import Service
@@ -164,6 +172,29 @@ def list_children(host: Host, tenant: str, id: Id) -> Page:
     conversations. Of the commands they accept only decisions and answers; send others to the
     parent."""
     return Page(items=host.family.children(tenant, id))
+
+
+@family.get(
+    "/pending",
+    "List what waits for the user",
+    answer_example={
+        "items": [
+            {
+                "conversation": "4f0c91d2a6be.4.0",
+                "callId": "3.0",
+                "name": "terminal",
+                "arguments": {"command": "make deploy"},
+                "argumentsHash": "9a3f",
+                "reason": "every call of terminal needs confirmation",
+            }
+        ]
+    },
+)
+def list_pending(host: Host, tenant: str, id: Id) -> PendingItems:
+    """The calls that wait for approval and the questions of running calls: of the conversation, and
+    of those that its calls spawned. Decide and answer under the `conversation` of each."""
+    session = HostedSession(host, tenant, id)
+    return PendingItems.of(id, session.rest(session.fold()).pending)
 
 
 @family.get("/forks", "List forks")
