@@ -19,6 +19,7 @@ REPO = Path(__file__).parents[1]
 # Inner to outer; a room may import itself and the rooms before it.
 ORDER = [
     "errors",
+    "error_text",
     "error_forms",
     "nesting",
     "image_size",

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.agent.risk import LEVELS, Risk, isolated_call
 from holdfast.content import ToolCall
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.tools.arguments import wrong
 from holdfast.tools.patterns import name_fits

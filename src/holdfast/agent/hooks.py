@@ -10,7 +10,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Situation
 from holdfast.content import Content, TextContent, ToolCall, text_of
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import HookDenied, ToolError
 from holdfast.llm.client import LLM
 from holdfast.llm.completion import NO_NATIVE, Completion

@@ -25,7 +25,7 @@ from holdfast.content import (
     Usage,
     is_nested,
 )
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.llm import files
 from holdfast.llm.completion import Completion

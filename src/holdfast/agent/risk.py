@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, overload
 import msgspec
 
 from holdfast.content import ToolCall, Usage
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.runtime.confinement import Confinement
 from holdfast.tools import Cancellation, ToolAnnotations
 from holdfast.tools.results import clean

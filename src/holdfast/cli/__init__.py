@@ -13,7 +13,7 @@ try:
     from holdfast.cli.arguments import command_line
     from holdfast.cli.console import Console
     from holdfast.cli.exit_codes import Exit, UsageError
-    from holdfast.error_forms import describe_error
+    from holdfast.error_text import describe_error
     from holdfast.errors import ConfigurationError, HoldfastError
 except KeyboardInterrupt:  # Ctrl-C while the command loads
     raise SystemExit(130) from None

@@ -29,7 +29,7 @@ from holdfast.cli.text import (
     styled,
 )
 from holdfast.content import ToolCall, ToolResult, Usage, text_of
-from holdfast.error_forms import typed_text
+from holdfast.error_text import typed_text
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, plan_of, progress, read_steps
 

@@ -20,7 +20,7 @@ from holdfast.cli.places import is_sqlite, open_store
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import counted, one_line, plain
 from holdfast.conversation.replay import replay as run_again
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store.transfer import Exported, read_exported
 from holdfast.testing.suite import JournalOutcome, JournalSuite, SuiteReport, keep_connected

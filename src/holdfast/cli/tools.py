@@ -38,7 +38,7 @@ from holdfast.cli.text import (
     table,
 )
 from holdfast.content import ToolCall, ToolResult
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ToolNotFound
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.tools import Tool, ToolContext, ToolManager

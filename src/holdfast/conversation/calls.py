@@ -28,7 +28,7 @@ from holdfast.conversation.questions import UserQuestions
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.timers import wake
 from holdfast.conversation.verdicts import CallVerdict
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import (
     ConversationClosed,
     StoreError,

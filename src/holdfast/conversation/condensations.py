@@ -17,7 +17,7 @@ from holdfast.conversation.hook_points import HookPoints
 from holdfast.conversation.lent_model import LentModel, ModelSpending
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ContextTooLong, ConversationClosed, StoreError, UnreadableEvent
 from holdfast.llm.wires.answers import holds_compaction
 from holdfast.object_struct import ObjectStruct

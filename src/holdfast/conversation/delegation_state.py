@@ -14,7 +14,7 @@ from holdfast.content import ToolCall
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.state import ConversationState
 from holdfast.conversation.status import ConversationStatus
-from holdfast.error_forms import typed_text
+from holdfast.error_text import typed_text
 
 if TYPE_CHECKING:
     from holdfast.conversation.conversation import Conversation

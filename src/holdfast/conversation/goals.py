@@ -17,7 +17,7 @@ from holdfast.content import Usage
 from holdfast.conversation.budget import fair
 from holdfast.conversation.facts import GOAL
 from holdfast.conversation.run_context import RunContext
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import GoalMissed, HoldfastError, HookDenied
 from holdfast.tools import ToolContext
 from holdfast.tools.results import clean

@@ -18,7 +18,7 @@ from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.lent_model import LentModel
 from holdfast.conversation.status import ConversationStatus
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import (
     ConversationClosed,
     GoalMissed,

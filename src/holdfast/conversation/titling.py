@@ -11,7 +11,7 @@ from holdfast import events as ev
 from holdfast.agent.titles import make_title
 from holdfast.conversation.facts import TITLE
 from holdfast.conversation.lent_model import LentModel
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import Cancellation
 from holdfast.tools.arguments import is_model

@@ -29,7 +29,7 @@ from holdfast.content import known_cost
 from holdfast.conversation.budget import of_tree
 from holdfast.conversation.conversation import Conversation
 from holdfast.conversation.state import ConversationState, ConversationStatus
-from holdfast.error_forms import describe_error, typed_text
+from holdfast.error_text import describe_error, typed_text
 from holdfast.errors import (
     ConfigurationError,
     GoalMissed,

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.evals.cases import Case
 from holdfast.evals.scorers import Scorer, scorers_of

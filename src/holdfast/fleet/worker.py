@@ -17,7 +17,7 @@ from holdfast import errors
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.conversation.conversation import random_id
 from holdfast.conversation.firing import fire_resting
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.fleet.backend import DEFAULT_QUEUE, FleetBackend, Place, Room, Wake, place_by_id
 from holdfast.fleet.poison import (
     MAX_DEATHS,

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.answer import AnswerDetails, HasDetails
 from holdfast.content import Data, ToolCall, Usage
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import LLMError
 from holdfast.events import AssistantReplied
 from holdfast.tools.arguments import refuse_async

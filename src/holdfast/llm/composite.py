@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.content import Usage
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.events import AgentConfigured, ToolDefinition
 from holdfast.llm.background import begun_answers, member_record
 from holdfast.llm.base import CompletionCall, FrozenModel

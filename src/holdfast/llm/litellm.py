@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.error_forms import describe_error, typed_text
+from holdfast.error_text import describe_error, typed_text
 from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.info import model_info

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast import commands as cmd
 from holdfast import errors
 from holdfast.conversation import Conversation, ConversationState
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.object_struct import ObjectStruct
 from holdfast.server import forms, records, shapes
 from holdfast.server.agents import Agents, encode

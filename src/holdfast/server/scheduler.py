@@ -20,7 +20,7 @@ from holdfast.conversation.conversation import random_id
 from holdfast.conversation.firing import fire_resting
 from holdfast.conversation.status import AT_REST
 from holdfast.conversation.timers import is_asked
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.fleet.poison import MAX_DEATHS, write_end
 from holdfast.fleet.run_pool import RunPool
 from holdfast.object_struct import ObjectStruct

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.agent.serial_form import RUNTIME, ToolForm
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.server.policy import Policy, check_agent, check_parts
 from holdfast.server.shapes import Executor, ToolStanding

@@ -24,7 +24,7 @@ from typing import IO, Any, NoReturn, cast
 
 import msgspec
 
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.testing.watched_store import Task, Watched
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError, HoldfastError, ToolError
 from holdfast.tools.pins import definition
 from holdfast.tools.running import start_thread

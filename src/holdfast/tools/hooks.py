@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from holdfast.content import TextContent, ToolCall, ToolResult
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools import hook_answers
 from holdfast.tools.arguments import (

@@ -27,7 +27,7 @@ from holdfast.content import (
     ToolResult,
     content_at,
 )
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.nesting import decode_json
 from holdfast.tools.arguments import wrong

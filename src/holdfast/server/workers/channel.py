@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.content import Data
-from holdfast.error_forms import ErrorForm, describe_error, error_of_form, form_of_error
+from holdfast.error_forms import ErrorForm, error_of_form, form_of_error
+from holdfast.error_text import describe_error
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.object_struct import ObjectStruct
 from holdfast.server.runtimes import WorkspaceRuntimes

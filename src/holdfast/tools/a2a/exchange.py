@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ToolError
 from holdfast.tools.a2a.parts import AgentAnswer, text_of
 from holdfast.tools.json_values import as_object

@@ -28,7 +28,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError
 from holdfast.tools.a2a import A2AClient
 from holdfast.tools.arguments import wrong

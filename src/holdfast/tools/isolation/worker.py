@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.content import ToolResult
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.isolation import messages

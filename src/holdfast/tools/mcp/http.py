@@ -17,7 +17,7 @@ import anyio
 import httpx2
 from mcp.shared.message import SessionMessage
 
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.tools.mcp.config import Http
 from holdfast.tools.mcp.http_bodies import ACCEPTED_ENCODINGS, BoundedBody
 from holdfast.tools.mcp.message_filter import parse_message

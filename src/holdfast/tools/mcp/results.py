@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import content as blocks
 from holdfast.content import Content, ErrorInfo, ToolResult
-from holdfast.error_forms import describe_error
+from holdfast.error_text import describe_error
 from holdfast.errors import ToolError
 from holdfast.tools.policy import ToolAnnotations
 from holdfast.tools.results import clip

@@ -15,7 +15,7 @@ from holdfast import events as ev
 from holdfast.agent.confirmation import decided
 from holdfast.agent.risk import Risk, Surroundings, assess_call
 from holdfast.content import ToolCall
-from holdfast.error_forms import describe_error, typed_text
+from holdfast.error_text import describe_error, typed_text
 from holdfast.errors import ToolError
 from holdfast.tools import ToolManager
 
