@@ -9,8 +9,8 @@ run as events.
 | an approval or a question | the outcome `interrupt`; an entry of `resume` answers it |
 | a call that the front end runs | the outcome `success` with the call's id |
 
-A thread of an agent is one conversation. A user's message is known again by its id, which is the id
-of its event, so that a repeated request sends nothing twice; it continues a run that was cut off.
+A thread of an agent is one conversation. A user's message is recognised by its id, which is the id
+of its event. So a repeated request sends nothing twice, and continues a run that was cut off.
 """
 
 import asyncio

@@ -83,8 +83,8 @@ class ResponseRow(NamedTuple):
 
 
 class ChatRecords:
-    """The chats' tables in the records. Thread-safe. Raises `StoreError`. Those about turns are
-    not synced to the disk: a power loss only makes the server forget turns."""
+    """The chats' tables in the records. Thread-safe. Raises `StoreError`. Rows about turns are not
+    synced to the disk: a power loss only makes the server forget turns."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
