@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.commands import Approve, Interrupt, Pause, Reject, Resume, Send
@@ -215,7 +216,7 @@ def test_the_listing_shows_the_last_summary(store: Store) -> None:
         updated=NOW + timedelta(hours=1, microseconds=5),
     )
     store.append(lease, Batch([message(2), message(3)], last))
-    assert store.list() == [last]
+    assert store.list() == [replace(last, driven=True)]
 
 
 def test_a_conversation_is_created_when_its_first_event_was(store: Store) -> None:
@@ -705,6 +706,29 @@ def test_a_fork_begins_with_the_others_events_and_goes_its_own_way(store: Store)
     assert store.read("c") == [message(1), message(2), message(3), message(4)]
     with pytest.raises(StoreError, match="does not follow event 3"):
         append(store, own, 3)
+
+
+def test_the_listing_tells_a_fork_that_nobody_drives_from_its_running_origin(store: Store) -> None:
+    lease = store.acquire("c")
+    append(store, lease, 1, 2)
+    store.fork("c", summary("f", 2))
+
+    def listed() -> dict[str, tuple[str, bool, str]]:
+        return {one.id: (one.status, one.driven, one.listed_status) for one in store.list()}
+
+    idle = ("running", False, "running (not driven)")
+    assert listed() == {"c": ("running", True, "running"), "f": idle}
+    store.release(lease)
+    assert listed() == {"c": idle, "f": idle}
+    own = store.acquire("f")
+    assert listed() == {"c": idle, "f": ("running", True, "running")}
+    store.append(own, Batch([message(3)], summary("f", 3, status="paused", driven=True)))
+    store.release(own)
+    assert listed()["f"] == ("paused", False, "paused")
+    child = store.acquire("child")
+    store.append(child, Batch([message(1)], summary("child", 1, spawned_by="c:2.0")))
+    store.release(child)
+    assert listed()["child"] == ("running", False, "running")  # its parent drives it
 
 
 def test_the_listing_says_what_was_forked_from_what(store: Store) -> None:

@@ -400,6 +400,45 @@ def test_a_token_of_the_first_format_is_of_this_machine(folder: Path) -> None:
     other.close()
 
 
+def test_two_that_look_at_a_dead_owner_at_the_same_time_both_see_that_it_is_dead(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, one, two = Owner(folder), Owner(folder), Owner(folder)
+    os.close(dead._fd)
+    dead._fd = -1
+    unlink, seen = Path.unlink, list[str | None]()
+
+    def unlink_late(path: Path, missing_ok: bool = False) -> None:
+        monkeypatch.undo()
+        seen.append(two.living(dead.token))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_late)
+    assert one.living(dead.token) is None
+    assert seen == [None]
+    one.close()
+    two.close()
+
+
+def test_the_listing_of_a_read_only_store_sees_that_the_owner_was_killed(
+    path: Path, start: Start
+) -> None:
+    holder = start("""
+    store = SQLiteStore(path)
+    append(store, store.acquire("c"), 1)
+    say("held")
+    sys.stdin.read()
+    """)
+    assert next_line(holder) == "held"
+    with SQLiteStore(path, read_only=True) as store:
+        assert store.list()[0].driven
+        holder.kill()
+        holder.wait()
+        owner_files = os.listdir(f"{path}-owners")
+        assert not store.list()[0].driven
+        assert os.listdir(f"{path}-owners") == owner_files
+
+
 def test_a_token_cannot_lead_out_of_its_folder(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     other = Owner(folder)

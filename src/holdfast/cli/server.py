@@ -58,13 +58,7 @@ class ServerSummary(Summary, frozen=True):
 
     workspace: str = ""
     started: bool = False
-    driven: bool = False
     error: str = ""
-
-    @property
-    def listed_status(self) -> str:
-        undriven = self.status == "running" and not self.driven and not self.spawned_by
-        return "running (not driven)" if undriven else self.status
 
 
 class PendingItem(msgspec.Struct, rename="camel"):

@@ -50,7 +50,10 @@ class Summary(Data, frozen=True):
     `parent` and `parent_seq` name the conversation and the event that it was forked from.
     `condensed` is the `so_far.seq` of the last condensation; `Store.tail` reads from there.
     `spawned_by` is the idempotency key of the call that spawned the conversation
-    (`{conversation_id}:{call_id}`). `tags` are in the order in which they were added.
+    (`{conversation_id}:{call_id}`). `tags` are in the order in which they were added. `driven` is
+    True if a living owner holds the lease; only a store's listing sets it. A conversation with the
+    status "running" that is not driven, such as a fork of a running one, continues with its next
+    run.
     """
 
     id: str
@@ -64,11 +67,13 @@ class Summary(Data, frozen=True):
     condensed: int = 0
     spawned_by: str = ""
     tags: tuple[str, ...] = ()
+    driven: bool = False
 
     @property
     def listed_status(self) -> str:
-        """The status that a listing shows."""
-        return self.status
+        """The status that a listing shows. The parent of a spawned conversation drives it."""
+        undriven = self.status == "running" and not self.driven and not self.spawned_by
+        return "running (not driven)" if undriven else self.status
 
     @property
     def spawner(self) -> str:

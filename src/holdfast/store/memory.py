@@ -406,7 +406,11 @@ class MemoryStore(Store):
                 else [self._records[id] for id in dict.fromkeys(ids) if id in self._records]
             )
             summaries = [
-                record.summary for record in records if (record.inbox if waiting else record.events)
+                replace(record.summary, driven=record.held)
+                if record.summary.driven is not record.held
+                else record.summary
+                for record in records
+                if (record.inbox if waiting else record.events)
             ]
         if status is not None:
             summaries = [summary for summary in summaries if summary.status == status]

@@ -97,10 +97,10 @@ WHERE c.number = g.number AND c.epoch = g.epoch RETURNING c.number
 
 # Conversations that have work and no living owner: of dead owners, with undone commands, and
 # running ones that were given back.
-_OWNED = f"EXISTS (SELECT FROM owners o WHERE o.token = c.owner AND {LIVES})"
+OWNED = f"EXISTS (SELECT FROM owners o WHERE o.token = c.owner AND {LIVES})"
 ORPHANED = f"""
 SELECT c.number, c.id FROM conversations c
-WHERE c.owner <> '' AND c.spawned_by = '' AND c.needs <= %(version)s AND NOT {_OWNED}
+WHERE c.owner <> '' AND c.spawned_by = '' AND c.needs <= %(version)s AND NOT {OWNED}
 ORDER BY c.number LIMIT %(limit)s
 """
 _WAITING = f"""
@@ -108,7 +108,7 @@ SELECT c.number, c.id FROM conversations c JOIN (
     SELECT DISTINCT conversation FROM inbox
     WHERE data IS NOT NULL AND conversation > %(after)s
 ) i ON i.conversation = c.number
-WHERE c.needs <= %(version)s AND (c.owner = '' OR NOT {_OWNED})
+WHERE c.needs <= %(version)s AND (c.owner = '' OR NOT {OWNED})
 """
 _PARKED = """
 SELECT c.number, c.id FROM conversations c

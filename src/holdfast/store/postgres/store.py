@@ -86,9 +86,9 @@ INSERT INTO events (conversation, seq, crc, data)
 SELECT %s, * FROM unnest(%b::bigint[], %b::bigint[], %b::bytea[])
 """
 
-_LIST: LiteralString = """
+_LIST: LiteralString = f"""
 SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed, spawned_by,
-tags FROM conversations WHERE
+tags, {leases.OWNED} FROM conversations c WHERE
 """
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 
@@ -105,7 +105,7 @@ def _summary(
     id: str, status: str, title: str, seq: int, created: datetime, updated: datetime, *more: Any
 ) -> Summary:
     """Return the summary of a row of `_LIST`."""
-    parent, parent_seq, condensed, by, tags = more
+    parent, parent_seq, condensed, by, tags, driven = more
     return Summary(
         unescaped(id),
         status,
@@ -118,6 +118,7 @@ def _summary(
         condensed,
         unescaped(by),
         tuple(map(unescaped, tags)),
+        driven,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,8 @@ VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 _SET_TAGS = "UPDATE conversations SET tags = ? WHERE number = ?"
 
 _COLUMNS = (
-    "id, status, title, last_seq, created, updated, parent, parent_seq, condensed, spawned_by, tags"
+    "id, status, title, last_seq, created, updated, parent, parent_seq, condensed, spawned_by,"
+    " tags, holder"
 )
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 # That is: spawned_by begins with the id and a colon.
@@ -93,9 +94,11 @@ class ListingFilters(NamedTuple):
     tags: Sequence[str]
 
 
-def listing(db: sqlite3.Connection, filters: ListingFilters, path: Path) -> list[Summary]:
-    """Return the summaries of a listing, from a file of any format. Raises `StoreError` for a
-    damaged entry."""
+def listing(
+    db: sqlite3.Connection, filters: ListingFilters, living: Callable[[str], bool], path: Path
+) -> list[Summary]:
+    """Return the summaries of a listing, from a file of any format; `living` tells whether a
+    holder lives. Raises `StoreError` for a damaged entry."""
     format = schema.format_of_locked(db)
     ids, status, waiting, spawned_by, forked_from, tags = filters
     if (
@@ -125,14 +128,16 @@ def listing(db: sqlite3.Connection, filters: ListingFilters, path: Path) -> list
     rows = db.execute(query + order, values).fetchall()
     when = datetime.fromisoformat
     try:
+        driven = {holder: holder != "" and living(holder) for holder in {row[-1] for row in rows}}
         summaries = [
             Summary(
                 *(id, status, title, seq),
                 *(when(created), when(updated)),
                 *origin,
                 tags=read_tags(tagged),
+                driven=driven[holder],
             )
-            for id, status, title, seq, created, updated, *origin, tagged in rows
+            for id, status, title, seq, created, updated, *origin, tagged, holder in rows
         ]
     except (TypeError, ValueError) as error:  # a damaged page may hold anything
         raise StoreError(

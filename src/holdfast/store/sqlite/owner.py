@@ -98,19 +98,11 @@ class Owner:
         except FileNotFoundError:
             return None
         try:
-            try:
-                locked = _lock(fd)
-            except BlockingIOError:
-                living = True
-            else:
-                boot, _, node = place.partition("/")
-                here = not place or (boot and boot == self._host.boot) or node == self._host.node
-                if locked and here:  # a living owner's lock would have been seen
-                    living = False
-                else:
-                    self.touch()  # the age by the clock of the disk
-                    now = os.stat(self._folder / self._name).st_mtime
-                    living = now - os.fstat(fd).st_mtime <= self._lease_seconds
+            living = _lives(fd, place, self._host)
+            if living is None:
+                self.touch()  # the age by the clock of the disk
+                now = os.stat(self._folder / self._name).st_mtime
+                living = now - os.fstat(fd).st_mtime <= self._lease_seconds
             if living:
                 return (
                     os.pread(fd, 200, 0).rstrip(b"\0").decode(errors="replace") or "another process"
@@ -152,11 +144,40 @@ class Owner:
                     pass
 
 
-def _lock(fd: int) -> bool:
+def may_live(folder: Path, token: str) -> bool:
+    """Return False if the owner of `token` has ended, as far as its lock tells. Unlike
+    `Owner.living`, this function changes nothing and needs no owner of its own."""
+    name, _, place = token.partition("/")
+    if not _NAME.fullmatch(name):
+        return False
+    try:
+        fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:  # such as a file of another user
+        return True
+    try:
+        return _lives(fd, place, HostIdentity.this()) is not False
+    finally:
+        os.close(fd)
+
+
+def _lives(fd: int, place: str, host: HostIdentity) -> bool | None:
+    """Return whether the owner with this open file and place lives, None if no lock decides."""
+    try:
+        locked = _lock(fd, fcntl.LOCK_SH)  # shared: two processes may look at the same time
+    except BlockingIOError:
+        return True
+    boot, _, node = place.partition("/")
+    here = not place or (boot and boot == host.boot) or node == host.node
+    return False if locked and here else None  # a living owner's lock would have been seen
+
+
+def _lock(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Lock a file. Return False if the file system has no locks. Raises `BlockingIOError` if
     another process holds it."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             return False

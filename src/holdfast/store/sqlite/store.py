@@ -41,7 +41,7 @@ from holdfast.store.sqlite.conversations import ListingFilters
 from holdfast.store.sqlite.files import ReadConnection, ReadOnlyConnection, trouble
 from holdfast.store.sqlite.ledger import SQLLedger
 from holdfast.store.sqlite.marks import Mark, losses, marks, owners_folder
-from holdfast.store.sqlite.owner import Owner
+from holdfast.store.sqlite.owner import Owner, may_live
 from holdfast.store.sqlite.watch import Watcher
 
 T = TypeVar("T")
@@ -201,6 +201,11 @@ class SQLiteStore(Store):
 
     def _living(self, holder: str) -> str | None:
         return self._own().living(holder)
+
+    def _may_live(self, holder: str) -> bool:
+        if self._owner is not None and holder == self._owner.token:
+            return True
+        return may_live(owners_folder(self.path), holder)
 
     # --- the journal ---
 
@@ -373,7 +378,8 @@ class SQLiteStore(Store):
         tags: Sequence[str] = (),
     ) -> list[Summary]:
         filters = ListingFilters(ids, status, waiting, spawned_by, forked_from, tags)
-        return self._reader.read(lambda db: conversations.listing(db, filters, self.path))
+        living = self._may_live
+        return self._reader.read(lambda db: conversations.listing(db, filters, living, self.path))
 
     def delete(self, conversation_id: str) -> None:
         """The conversation disappears at once; its space is freed in short steps. Its content is
