@@ -314,8 +314,8 @@ class ConversationInterface(FixedAttributes):
         """Send the agent a message later, once or repeatedly, and return the timer's id.
 
         The timer is in the journal and survives every process. Timers fire in an open conversation
-        that a thread drives, on an agent server or by a worker, or else when the conversation is
-        opened next. Each occurrence gives one message.
+        that a thread drives, on an agent server, by a worker, or at the next opening of the
+        conversation. Each occurrence gives one message.
 
         Args:
             message: The message, at most 10,000 characters.

@@ -341,8 +341,8 @@ class ModelCall(ObjectStruct):
     def _judge(
         self, calls: tuple[ToolCall, ...], token: Cancellation
     ) -> tuple[tuple[ToolCall, ...], list[CallVerdict], dict[int, ToolResult]]:
-        """Return the calls with canonical names, a verdict on each (none if nothing judges calls),
-        and by index the results of calls that do not run."""
+        """Return the calls with canonical names, a verdict on each (if anything judges calls), and
+        by index the results of calls that do not run."""
         context = self._context
         if not calls:
             return calls, [], {}

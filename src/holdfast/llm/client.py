@@ -104,7 +104,7 @@ class LLM(ProviderModel):
     - `think_tags`: True if answers may begin with their reasoning in `<think>` tags, which is then
       `reasoning` and not `text`. None means: for hosts that are known to send it so.
     - `prompt_caching`: True to add a provider's marks for caching the stable beginning of requests.
-      "5m" and "1h" also set the lifetime of Anthropic's cache; an hour costs more.
+      A text ("5m" or "1h") also sets the lifetime of Anthropic's cache; an hour costs more.
     - `stream`: True to request the answer in pieces.
     - `background`: True to let the provider make the answer in the background (`openai_responses`).
       The answer is then polled, or streamed, and survives a broken connection and a killed process.

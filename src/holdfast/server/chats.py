@@ -340,9 +340,9 @@ class Chats(ObjectStruct):
         """Pause the last process's runs, whose clients are gone. Call it before anything is
         opened.
 
-        A chat that runs by its journal and that nobody drives is one of them, too: a power loss has
-        undone the record of its run. If it asks its user something, it goes on instead, to ask
-        again.
+        Included are chats that run by their journal without a driver, because a power loss has
+        undone the record of their run. A chat that asks its user something continues instead, to
+        ask again.
         """
         running = [place_of(one.id) for one in self._store.list(status=RUNNING.value)]
         unanswered = {*self.rows.unanswered()}

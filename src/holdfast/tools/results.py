@@ -102,8 +102,8 @@ def _normalize(tool: str, result: ToolResult) -> ToolResult:
 
 
 def _encode_other(value: Any) -> Any:
-    """Return a value that msgspec does not know as JSON values: a pydantic model, a path, and a
-    number or an array of NumPy and its like. No library is imported for this."""
+    """Return JSON values for a value that msgspec does not know: a pydantic model, a path, a number
+    or an array of NumPy or similar. No library is imported for this."""
     if isinstance(value, os.PathLike):
         return os.fsdecode(cast("os.PathLike[Any]", value))
     for method, options in (("model_dump", {"mode": "json"}), ("tolist", {})):
