@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from holdfast.agent.agents_files import SubAgent
 from holdfast.agent.directory import AgentDirectory, parameter, parameters
@@ -127,90 +127,87 @@ def _children_of(context: ToolContext) -> ChildManager:
     return cast("ChildManager", context.team())
 
 
-def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
-    """Return the delegation tools for these agents."""
+class _DelegationCallbacks(NamedTuple):
+    """The callbacks of the delegation tools."""
+
+    delegates: Delegates
 
     def delegate(
-        context: ToolContext, agent: str, task: str, background: bool = False, resume: str = ""
+        self,
+        context: ToolContext,
+        agent: str,
+        task: str,
+        background: bool = False,
+        resume: str = "",
     ) -> ToolResult:
         if not task.strip():
             raise ToolError("task is empty; describe the work.", "validation")
-        return _children_of(context).give(context, delegates, agent, task, background, resume)
+        children = _children_of(context)
+        return children.give(context, self.delegates, agent, task, background, resume)
 
-    def delegate_poll(context: ToolContext, ids: Sequence[str] = ()) -> ToolResult:
-        return _children_of(context).poll(delegates, ids)
+    def delegate_poll(self, context: ToolContext, ids: Sequence[str] = ()) -> ToolResult:
+        return _children_of(context).poll(self.delegates, ids)
 
     def delegate_collect(
-        context: ToolContext, ids: Sequence[str] = (), timeout: float = 600.0
+        self, context: ToolContext, ids: Sequence[str] = (), timeout: float = 600.0
     ) -> ToolResult:
-        return _children_of(context).collect(context, delegates, ids, timeout)
+        return _children_of(context).collect(context, self.delegates, ids, timeout)
 
-    def delegate_cancel(context: ToolContext, ids: list[str]) -> ToolResult:
-        return _children_of(context).cancel(context, delegates, ids)
+    def delegate_cancel(self, context: ToolContext, ids: list[str]) -> ToolResult:
+        return _children_of(context).cancel(context, self.delegates, ids)
 
-    def send_to(context: ToolContext, conversation: str, text: str) -> ToolResult:
+    def send_to(self, context: ToolContext, conversation: str, text: str) -> ToolResult:
         if not text.strip():
             raise ToolError("text is empty; write the message.", "validation")
-        return _children_of(context).tell(context, delegates, conversation, text)
+        return _children_of(context).tell(context, self.delegates, conversation, text)
 
-    def delegate_apply(context: ToolContext, ids: list[str]) -> ToolResult:
-        return _children_of(context).settle(context, delegates, ids, True)
+    def delegate_apply(self, context: ToolContext, ids: list[str]) -> ToolResult:
+        return _children_of(context).settle(context, self.delegates, ids, True)
 
-    def delegate_drop(context: ToolContext, ids: list[str]) -> ToolResult:
-        return _children_of(context).settle(context, delegates, ids, False)
+    def delegate_drop(self, context: ToolContext, ids: list[str]) -> ToolResult:
+        return _children_of(context).settle(context, self.delegates, ids, False)
 
-    # All calls may be repeated: a child's id is derived from the call, so a repeated call finds the
-    # existing child.
-    again = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
-    writes = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
-    ids = parameter("array", "Ids of conversations; none for all.", items={"type": "string"})
-    some = {**ids, "description": "Ids of conversations.", "minItems": 1}
-    longest: dict[str, Any] = {"minimum": 0, "maximum": LONGEST_WAIT, "default": 600}
 
-    def tool(
-        callback: Any, about: str, required: Sequence[str] = (), **properties: dict[str, Any]
-    ) -> Tool:
-        # Calls of `delegate` run in parallel. The other calls depend on the calls before them, so
-        # they keep their order.
-        return Tool(
-            callback.__name__,
-            about,
-            callback,
-            parameters(required, **properties),
-            annotations=(
-                LOCAL_READ
-                if callback is delegate_poll
-                else writes
-                if callback in (delegate_apply, delegate_drop)
-                else again
-            ),
-            category="delegation",
-            parallel=callback is delegate,
-        )
+# All calls may be repeated: a child's id is derived from the call, so a repeated call finds the
+# existing child.
+_REPEATABLE = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
+_WRITES = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
+_IDS = parameter("array", "Ids of conversations; none for all.", items={"type": "string"})
+_SOME_IDS = {**_IDS, "description": "Ids of conversations.", "minItems": 1}
 
-    settling = (
-        tool(
-            delegate_apply,
-            "Take the changes that agents made in folders of their own over into your folder.",
-            ("ids",),
-            ids=some,
-        ),
-        tool(
-            delegate_drop,
-            "Throw away the changes that agents made in folders of their own, with these folders.",
-            ("ids",),
-            ids=some,
-        ),
+
+def _tool(
+    callback: Any,
+    about: str,
+    required: Sequence[str] = (),
+    annotations: ToolAnnotations = _REPEATABLE,
+    **properties: dict[str, Any],
+) -> Tool:
+    # Calls of `delegate` run in parallel. The other calls depend on the calls before them, so they
+    # keep their order.
+    return Tool(
+        callback.__name__,
+        about,
+        callback,
+        parameters(required, **properties),
+        annotations=annotations,
+        category="delegation",
+        parallel=callback.__name__ == "delegate",
     )
-    return (
-        tool(
-            delegate,
+
+
+def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
+    """Return the delegation tools for these agents."""
+    callbacks = _DelegationCallbacks(delegates)
+    tools = [
+        _tool(
+            callbacks.delegate,
             "Give a task to another agent, who works on it in a conversation of its own, and get"
             " its answer. It knows nothing of this conversation: say all that it needs. Several"
-            " calls in one answer are worked on at the same time. With background, go on"
-            " meanwhile: its answer is sent to you as a"
-            " message. An answer ends with the id of the agent's conversation; with resume it goes"
-            f" on there, and knows what it did.\n\nAgents:\n{delegates.listing()}",
+            " calls in one answer are worked on at the same time. With background, go on meanwhile:"
+            " its answer is sent to you as a message. An answer ends with the id of the agent's"
+            " conversation; with resume it goes on there, and knows what it did.\n\nAgents:\n"
+            + delegates.listing(),
             ("agent", "task"),
             agent=parameter("string", "The agent that does the work.", enum=list(delegates)),
             task=parameter("string", "The work, and what the answer must contain."),
@@ -221,26 +218,29 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
                 default="",
             ),
         ),
-        tool(
-            delegate_poll,
+        _tool(
+            callbacks.delegate_poll,
             "Report the progress of agents that work in the background. Does not wait.",
-            ids=ids,
+            annotations=LOCAL_READ,
+            ids=_IDS,
         ),
-        tool(
-            delegate_collect,
+        _tool(
+            callbacks.delegate_collect,
             "Wait for agents that work in the background, and get their answers, which are then"
             " not sent as messages.",
-            ids=ids,
-            timeout=parameter("number", "Seconds to wait at most.", **longest),
+            ids=_IDS,
+            timeout=parameter(
+                "number", "Seconds to wait at most.", minimum=0, maximum=LONGEST_WAIT, default=600
+            ),
         ),
-        tool(
-            delegate_cancel,
+        _tool(
+            callbacks.delegate_cancel,
             "Stop agents that work in the background. What they have done stays done.",
             ("ids",),
-            ids=some,
+            ids=_SOME_IDS,
         ),
-        tool(
-            send_to,
+        _tool(
+            callbacks.send_to,
             "Send a message to another conversation: to an agent that you gave work, or to the one"
             " that gave you this work. An answer, if there is one, comes as a message.",
             ("conversation", "text"),
@@ -249,5 +249,23 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             ),
             text={"type": "string"},
         ),
-        *(settling if any(delegates.isolation_of(name) for name in delegates) else ()),
-    )
+    ]
+    if any(delegates.isolation_of(name) for name in delegates):
+        tools += [
+            _tool(
+                callbacks.delegate_apply,
+                "Take the changes that agents made in folders of their own over into your folder.",
+                ("ids",),
+                _WRITES,
+                ids=_SOME_IDS,
+            ),
+            _tool(
+                callbacks.delegate_drop,
+                "Throw away the changes that agents made in folders of their own, with these"
+                " folders.",
+                ("ids",),
+                _WRITES,
+                ids=_SOME_IDS,
+            ),
+        ]
+    return tuple(tools)
