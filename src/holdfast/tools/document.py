@@ -28,6 +28,8 @@ _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*(?:[^*]|\*(?!/))*(?:\*/|\Z)")
 _TRAILING_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
 _FRACTION = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})?(\.[0-9]{1,99})?([eE][-+]?[0-9]{1,3})?")
+_QUOTED = "tag:yaml.org,2002:str"
+_KNOWN_TAGS = ("collection", _QUOTED, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _WORDS = (
     dict.fromkeys(("null", "Null", "NULL", "~", ""))
     | dict.fromkeys(("true", "True", "TRUE"), True)
@@ -249,53 +251,75 @@ def plain(text: str) -> Any:
 def read_yaml(text: str, place: SourceLocation, *, texts: bool = False) -> Any:
     """Return a YAML text as a tree; with `texts` every scalar is the string as written. Raises
     `ConfigurationError` with the line."""
+    try:
+        node = _yaml_node(text, place)
+        return None if node is None else _YamlTree(texts).build(node, place, 0)
+    except RecursionError:
+        raise place.error("it is nested too deep.") from None
+
+
+def _yaml_node(text: str, place: SourceLocation) -> Any:
+    """Return the root node of a YAML text; None for an empty text."""
     import yaml
 
     loader: Any = yaml.SafeLoader  # untyped
-    nodes: Any = yaml
 
     class _Loader(loader):
         """A loader that composes nodes and resolves no tags. Plain scalars keep a tag apart from
         quoted ones."""
 
         def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-            if kind is not nodes.ScalarNode:
+            if kind is not yaml.ScalarNode:
                 return "collection"
-            return "plain" if implicit[0] else cast(str, loader.DEFAULT_SCALAR_TAG)
+            return "plain" if implicit[0] else _QUOTED
 
-    default_tags = (
-        "collection",
-        loader.DEFAULT_SCALAR_TAG,
-        loader.DEFAULT_MAPPING_TAG,
-        loader.DEFAULT_SEQUENCE_TAG,
-    )
-    count = 0
+    try:
+        reader: Any = _Loader(text)
+        try:
+            return reader.get_single_node()
+        finally:
+            reader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        line = mark.line + 1 if mark is not None else 0
+        raise SourceLocation(place.source, line, place.path).error(
+            f"it is not YAML: {problem}."
+        ) from None
 
-    def build(node: Any, place: SourceLocation, depth: int) -> Any:
-        nonlocal count
-        count += 1
+
+class _YamlTree:
+    """Builds a tree from PyYAML's nodes, and limits its size."""
+
+    def __init__(self, texts: bool) -> None:
+        self._texts = texts
+        self._count = 0
+
+    def build(self, node: Any, place: SourceLocation, depth: int) -> Any:
+        """Return the value of a node. Raises `ConfigurationError` with its line."""
+        self._count += 1
         here = place._replace(line=node.start_mark.line + 1)
-        if count > _MAX_VALUES or depth > _MAX_DEPTH:
+        if self._count > _MAX_VALUES or depth > _MAX_DEPTH:
             raise here.error(
                 f"it holds more than {_MAX_VALUES:,} values (aliases count at each use), or is"
                 f" nested more than {_MAX_DEPTH} deep."
             )
         if node.tag == "plain":
-            return node.value if texts else plain(node.value)
-        if node.tag not in default_tags:
+            return node.value if self._texts else plain(node.value)
+        if node.tag not in _KNOWN_TAGS:
             raise here.error(f"the tag {node.tag!r} is not read here; write the value alone.")
-        if isinstance(node, nodes.ScalarNode):
+        if node.id == "scalar":
             return node.value
-        if isinstance(node, nodes.SequenceNode):
+        if node.id == "sequence":
             places = [place.at(i, one.start_mark.line + 1) for i, one in enumerate(node.value)]
-            values = [build(*pair, depth + 1) for pair in zip(node.value, places, strict=True)]
+            values = [self.build(*pair, depth + 1) for pair in zip(node.value, places, strict=True)]
             return Seq(here, zip(values, places, strict=True))
         result = Map(here)
         for key_node, member in node.value:
             at = place._replace(line=key_node.start_mark.line + 1)
-            key = build(key_node, at, depth + 1)
+            key = self.build(key_node, at, depth + 1)
             if not isinstance(key, str):
-                scalar = isinstance(key_node, nodes.ScalarNode)
+                scalar = key_node.id == "scalar"
                 quoted = f"{key_node.value!r} in quotes" if scalar else "one"
                 raise at.error(f"a key must be a string; write {quoted}.")
             if key == "<<" and key_node.tag == "plain":
@@ -305,22 +329,5 @@ def read_yaml(text: str, place: SourceLocation, *, texts: bool = False) -> Any:
                 raise inner.error(
                     f"the key {key!r} is there twice, first on line {result.places[key].line}."
                 )
-            result.put(key, build(member, inner, depth + 1), inner)
+            result.put(key, self.build(member, inner, depth + 1), inner)
         return result
-
-    try:
-        reader: Any = _Loader(text)
-        try:
-            node = reader.get_single_node()
-        finally:
-            reader.dispose()
-        return None if node is None else build(node, place, 0)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        line = mark.line + 1 if mark is not None else 0
-        raise SourceLocation(place.source, line, place.path).error(
-            f"it is not YAML: {problem}."
-        ) from None
-    except RecursionError:
-        raise place.error("it is nested too deep.") from None
