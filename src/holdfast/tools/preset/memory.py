@@ -22,7 +22,7 @@ from holdfast.tools.registry import ToolRegistry, register_preset, register_tool
 from holdfast.tools.skills_files import with_home
 from holdfast.tools.tool import Tool
 
-PLACE = (".holdfast", "memory")  # in the runtime's working directory, if no folder is given
+_PLACE = (".holdfast", "memory")  # in the runtime's working directory, if no folder is given
 
 _MAX_NOTE_BYTES = 256 * 1024
 _MAX_NOTES = 1000
@@ -383,12 +383,11 @@ def _not_found(path: str) -> ToolNotFound:
 # --- the tools ---
 
 
-def make_memory(folder: str | os.PathLike[str] | None = None) -> list[Tool]:
-    """Return the tools `memory_read` and `memory_write` over a folder.
-
-    The first write creates the folder. With None the folder is `.holdfast/memory` in the working
-    directory of the runtime that runs the call.
-    """
+def notes_finder(
+    folder: str | os.PathLike[str] | None, example: str
+) -> Callable[[ToolContext], Notes]:
+    """Return a function that returns the notes of a call: those in `folder`; with None those in the
+    working directory of the call's runtime. `example` is the call that names a folder."""
     fixed_notes = None if folder is None else Notes(os.path.abspath(with_home(folder)))
 
     def notes(context: ToolContext) -> Notes:
@@ -397,10 +396,21 @@ def make_memory(folder: str | os.PathLike[str] | None = None) -> list[Tool]:
         workdir = getattr(context.runtime, "workdir", None)
         if not isinstance(workdir, str | os.PathLike):
             raise ConfigurationError(
-                "The notes have no folder: use make_memory(folder), or give the conversation a"
-                " runtime with a workdir."
+                f"The notes have no folder: use {example}, or give the conversation a runtime with"
+                " a workdir."
             )
-        return Notes(os.fspath(workdir), PLACE)
+        return Notes(os.fspath(workdir), _PLACE)
+
+    return notes
+
+
+def make_memory(folder: str | os.PathLike[str] | None = None) -> list[Tool]:
+    """Return the tools `memory_read` and `memory_write` over a folder.
+
+    The first write creates the folder. With None the folder is `.holdfast/memory` in the working
+    directory of the runtime that runs the call.
+    """
+    notes = notes_finder(folder, "make_memory(folder)")
 
     def memory_read(context: ToolContext, path: str = "", search: str = "", offset: int = 0) -> str:
         """Read your notes of earlier work. Without arguments it lists all notes, with `path` it

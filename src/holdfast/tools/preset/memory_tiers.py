@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from holdfast.errors import ConfigurationError, ToolNotFound, ToolValidationError
+from holdfast.errors import ToolNotFound, ToolValidationError
 from holdfast.tools.context import ToolContext
 from holdfast.tools.policy import LOCAL_READ, ToolAnnotations
-from holdfast.tools.preset.memory import PLACE, Action, Notes
+from holdfast.tools.preset.memory import Action, Notes, notes_finder
 from holdfast.tools.skills_files import with_home
 from holdfast.tools.tool import Tool
 
@@ -31,18 +31,7 @@ def make_two_tier_memory(
             working directory of the runtime that runs the call.
     """
     users = Notes(os.path.abspath(with_home(user)))
-    fixed = None if project is None else Notes(os.path.abspath(with_home(project)))
-
-    def projects(context: ToolContext) -> Notes:
-        if fixed is not None:
-            return fixed
-        workdir = getattr(context.runtime, "workdir", None)
-        if not isinstance(workdir, str | os.PathLike):
-            raise ConfigurationError(
-                "The project's notes have no folder: give make_two_tier_memory(user, project), or"
-                " give the conversation a runtime with a workdir."
-            )
-        return Notes(os.fspath(workdir), PLACE)
+    projects = notes_finder(project, "make_two_tier_memory(user, project)")
 
     def memory_read(context: ToolContext, path: str = "", search: str = "", offset: int = 0) -> str:
         """Read your notes of earlier work: those about this project, and those about the user,
