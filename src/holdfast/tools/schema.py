@@ -164,21 +164,11 @@ def _is_context(annotation: Any) -> bool:
 # --- from a signature ---
 
 
-def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], Validate]:
-    """Return the JSON Schema of a callback's parameters, and a converting validator."""
-    import pydantic
-    from pydantic import BaseModel, ConfigDict, Field, create_model
-    from pydantic.json_schema import GenerateJsonSchema
+def _model_fields(tool: str, parameters: Parameters) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields of a pydantic model of the parameters by name, and the parameters' names by
+    the field's name where these differ."""
+    from pydantic import BaseModel, Field
 
-    class Quiet(GenerateJsonSchema):
-        # A default that JSON cannot represent is left out.
-        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
-
-    if is_method(parameters.callback):
-        raise ConfigurationError(
-            f"Tool {tool!r}: its callback is a method without an instance. Take the tool from an"
-            f" instance: {parameters.callback.__qualname__.replace('.', '().')}."
-        )
     docs = parse_docstring(docstring(parameters.callback))[1]
     hints = parameters.hints()  # resolved again: a class may have been defined after the function
     fields: dict[str, Any] = {}
@@ -206,6 +196,25 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         if name in docs and not any(getattr(extra, "description", None) for extra in extras):
             annotation = typing.Annotated[annotation, Field(description=docs[name])]
         fields[safe] = (annotation, default)
+    return fields, renamed
+
+
+def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], Validate]:
+    """Return the JSON Schema of a callback's parameters, and a converting validator."""
+    import pydantic
+    from pydantic import ConfigDict, create_model
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Quiet(GenerateJsonSchema):
+        # A default that JSON cannot represent is left out.
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
+
+    if is_method(parameters.callback):
+        raise ConfigurationError(
+            f"Tool {tool!r}: its callback is a method without an instance. Take the tool from an"
+            f" instance: {parameters.callback.__qualname__.replace('.', '().')}."
+        )
+    fields, renamed = _model_fields(tool, parameters)
     config = ConfigDict(
         extra="allow" if parameters.takes_any else "forbid",
         arbitrary_types_allowed=False,
