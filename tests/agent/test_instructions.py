@@ -197,6 +197,22 @@ def test_a_changed_file_is_a_new_agent_event_when_the_conversation_is_opened_aga
     assert [head.rpartition("\n")[2] for head in heads] == ["First.", "Second."]
 
 
+def test_a_line_that_names_a_file_stands_for_that_file(repo: Path) -> None:
+    write(repo / "CLAUDE.md", "@AGENTS.md\n\nWrite to me@AGENTS.md.\n- @docs/style.md\n@CLAUDE.md")
+    write(repo / "docs/style.md", "Short lines.\n@../AGENTS.md\n@missing.md\n@../../AGENTS.md")
+    (text,) = [text for _, text in Instructions.read(repo, ["CLAUDE.md"]).in_prompt()]
+    assert text.partition("\n\n")[2].splitlines() == [
+        "For ..",
+        "",
+        "Write to me@AGENTS.md.",
+        "Short lines.",
+        "@../AGENTS.md",  # it is there already
+        "@missing.md",
+        "@../../AGENTS.md",  # outside of the repository
+        "@CLAUDE.md",
+    ]
+
+
 @pytest.mark.parametrize("given", [3, ["AGENTS.md"], {"AGENTS.md": "x"}, "/no/such/folder"])
 def test_what_is_no_folder_is_refused(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="Agent: instructions"):

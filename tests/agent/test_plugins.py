@@ -379,3 +379,49 @@ def test_a_manifest_lists_files_of_hooks(root: Path) -> None:
     (root / "hooks" / "hooks.json").rename(root / "h.json")
     write(root, ".claude-plugin/plugin.json", {"name": "care", "hooks": ["./h.json"]})
     assert len(load_plugin(root).hooks) == 1
+
+
+def test_a_commands_inline_commands_are_left_to_the_model(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = "---\nallowed-tools: Bash(git status:*)\nmodel: haiku\nargument-hint: FILE\n---\n"
+    write(root, "commands/commit.md", f"{head}Status: !`git status`\nCommit $1.\n")
+    plugin = load_plugin(root)
+    (command,) = [skill for skill in plugin.skills if skill.name == "care:commit"]
+    assert "run that command first" in command.text
+    assert "in its commands allowed-tools, model is ignored" in caplog.text
+    agent = Agent(ScriptedLLM(["Done."]), plugins=[plugin])
+    with Conversation(agent) as conversation:
+        conversation.send_message("/care:commit a.py")
+        (shown,) = [
+            event.text
+            for event in conversation.run().events
+            if event.type == "message" and event.about
+        ]
+    assert "Status: !`git status`\nCommit a.py." in shown
+
+
+def test_a_command_in_a_subfolder_has_its_folder_in_its_name(root: Path) -> None:
+    write(root, "commands/ci/build.md", "Build $ARGUMENTS.")
+    write(root, "commands/web/build.md", "Bundle $ARGUMENTS.")
+    plugin = load_plugin(root)
+    assert {"care:ci:build", "care:web:build"} <= {skill.name for skill in plugin.skills}
+    agent = Agent(ScriptedLLM(["Done.", "Done."]), plugins=[plugin])
+    for words, texts in {
+        "/care:ci:build all": ["Build all."],
+        "/care:build all": ["Build all.", "Bundle all."],
+    }.items():
+        with Conversation(agent) as conversation:
+            conversation.send_message(words)
+            events = conversation.run().events
+        shown = [one.text for one in events if one.type == "message" and one.about]
+        assert [one.splitlines()[-1] for one in shown] == texts
+
+
+def test_a_hidden_folder_is_a_plugin_without_its_dot(root: Path) -> None:
+    (root / ".claude-plugin/plugin.json").unlink()
+    plugin = load_plugin(root.rename(root.parent / ".claude"))
+    assert (plugin.name, "claude:review" in {skill.name for skill in plugin.skills}) == (
+        "claude",
+        True,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import posixpath
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ class Instructions(Data, frozen=True):
                 path = (one / name).resolve()
                 if root not in path.parents:
                     raise ValueError(f"it is a link to {path}, outside of {root}")
-                text = text_below(root, *path.relative_to(root).parts).strip()
+                text = _with_imports(root, path, set())
             # A loop of links raises RuntimeError.
             except (OSError, ValueError, RuntimeError) as error:
                 _log.warning("The instructions %s were left out: %s", one / name, error)
@@ -117,6 +118,26 @@ class Instructions(Data, frozen=True):
             f"# {path}\n\n(For all files below {folder}/. Where it differs from other instructions,"
             f" it wins there.)\n\n{text}"
         )
+
+
+# A line of its own; within a line `@path` may be anything, such as an address.
+_IMPORT = re.compile(r"^(?:[-*] )?@(\.?[\w./-]+)[ \t]*$", re.MULTILINE)
+
+
+def _with_imports(root: Path, path: Path, imported: set[Path]) -> str:
+    """Return a file of a repository with the files that it imports, each once."""
+    imported.add(path)
+
+    def text_of(match: re.Match[str]) -> str:
+        try:
+            other = (path.parent / match[1]).resolve()
+            if root not in other.parents or other in imported:
+                return match[0]
+            return _with_imports(root, other, imported)
+        except (OSError, ValueError, RuntimeError):  # no file, or none of text
+            return match[0]
+
+    return _IMPORT.sub(text_of, text_below(root, *path.relative_to(root).parts).strip())
 
 
 def _is_name(name: Any) -> bool:

@@ -55,6 +55,14 @@ MANIFESTS = (".claude-plugin/plugin.json", ".plugin/plugin.json")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+# Claude Code runs `!` commands before the model reads a command's text. Here the model runs them,
+# with its own tools, so that the agent's policy and runtime apply.
+_INLINE_COMMAND = re.compile(r"!`[^`\n]+`")
+_RUN_THEM = (
+    "(Where the text above has !`command`, run that command first, and read its output in its"
+    " place. Where it has @path, read that file.)"
+)
+_IGNORED_IN_COMMANDS = {"allowed-tools", "model"}
 _ROOTS = ("CLAUDE_PLUGIN_ROOT", "OPENHANDS_PLUGIN_ROOT")
 _MAX_SHOWN_COMMAND_CHARS = 200
 _HOOK_SECONDS = 60.0  # Claude Code's limit for a hook's command without a timeout
@@ -168,6 +176,7 @@ class _Reader:
         self._root = root
         self._variables = {**variables, **dict.fromkeys(_ROOTS, str(root))}
         self.problems: dict[str, str] = {}
+        self._ignored_keys: set[str] = set()  # of the front matter of commands
         # The manifest's place tells for which system the hooks were written.
         # `.claude-plugin` may be a link to `.plugin`.
         own, other = (root / place for place in MANIFESTS)
@@ -176,7 +185,7 @@ class _Reader:
 
     def plugin(self) -> Plugin:
         manifest = self._manifest()
-        name = manifest.get("name", self._root.name)
+        name = manifest.get("name", self._root.name.lstrip("."))  # such as `.claude`
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigurationError(
                 f"load_plugin: the name of the plugin {str(self._root)!r} has other characters than"
@@ -185,6 +194,13 @@ class _Reader:
         skills = [skill for _, skill in self._each(self._skill_files(manifest), read_skill)]
         commands = self._each(self._files(manifest, "commands"), partial(self._command, name))
         skills += [command for _, command in commands]
+        if self._ignored_keys:
+            _log.warning(
+                "The plugin %s: in its commands %s is ignored: the agent's own tools, policy and"
+                " model serve them.",
+                name,
+                ", ".join(sorted(self._ignored_keys)),
+            )
         agents: dict[str, SubAgent] = {}
         for _, agent in self._each(self._files(manifest, "agents"), read_sub_agent):
             agents.setdefault(agent.name, agent)
@@ -259,17 +275,21 @@ class _Reader:
         return dict.fromkeys(files)
 
     def _command(self, plugin: str, path: Path) -> Skill:
-        text = text_below(self._root, *path.relative_to(self._root).parts)
-        head, body = lenient_front_matter(text, [])
-        words = f"/{plugin}:{path.stem}"
-        user_only = shown_when(head, words[1:]).user_only
+        parts = path.relative_to(self._root).parts
+        head, body = lenient_front_matter(text_below(self._root, *parts), [])
+        self._ignored_keys |= _IGNORED_IN_COMMANDS & head.keys()
+        folders = parts[1:-1] if parts[0] == "commands" else ()
+        name = ":".join((plugin, *folders, path.stem))
+        user_only = shown_when(head, name).user_only
         for root in _ROOTS:
             body = body.replace(f"${{{root}}}", str(self._root))
+        if _INLINE_COMMAND.search(body):
+            body = f"{body.rstrip()}\n\n{_RUN_THEM}"
         return Skill(
-            words[1:],
-            _line(head.get("description")) or f"The command {words}.",
+            name,
+            _line(head.get("description")) or f"The command /{name}.",
             str(path),
-            triggers=(words,),
+            triggers=tuple(dict.fromkeys((f"/{name}", f"/{plugin}:{path.stem}"))),
             text=body.strip(),
             user_only=user_only,
         )
