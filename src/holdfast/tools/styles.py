@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from holdfast.events import ToolDefinition
 from holdfast.tools.arguments import wrong
 from holdfast.tools.names import wire_name, word_set
+from holdfast.tools.wire_schemas import for_models
 
 Style = Literal["openai_chat", "openai_responses", "anthropic", "gemini", "mcp"]
 _NO_LETTERS = tuple("-0123456789")
@@ -24,7 +25,7 @@ def openai_chat(tool: ToolDefinition, name: str) -> dict[str, Any]:
     function = {
         "name": name,
         "description": tool.description,
-        "parameters": tool.input_schema,
+        "parameters": for_models(tool.input_schema),
     }
     return {"type": "function", "function": function}
 
@@ -35,7 +36,7 @@ def openai_responses(tool: ToolDefinition, name: str) -> dict[str, Any]:
         "type": "function",
         "name": name,
         "description": tool.description,
-        "parameters": tool.input_schema,
+        "parameters": for_models(tool.input_schema),
         # Always given: without it the API makes optional properties required.
         "strict": is_strict(tool.input_schema),
     }
@@ -46,7 +47,7 @@ def anthropic(tool: ToolDefinition, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "description": tool.description,
-        "input_schema": {"type": "object", **tool.input_schema},
+        "input_schema": {"type": "object", **for_models(tool.input_schema)},
     }
 
 
@@ -56,7 +57,7 @@ def gemini(tool: ToolDefinition, name: str) -> dict[str, Any]:
     return {
         "name": f"_{name}" if name.lstrip("_")[:1] in _NO_LETTERS else name,
         "description": tool.description,
-        "parametersJsonSchema": tool.input_schema,
+        "parametersJsonSchema": for_models(tool.input_schema),
     }
 
 
