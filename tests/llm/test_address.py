@@ -468,3 +468,17 @@ def test_the_command_names_the_variable_that_is_missing(tmp_path: Path) -> None:
     )
     assert process.returncode == 2
     assert "Set ANTHROPIC_API_KEY or HOLDFAST_API_KEY" in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "example"),
+    [
+        ("openai:gpt-4o", "'openai/gpt-4o'"),
+        ("groq:llama-3.3-70b", "'groq/llama-3.3-70b'"),
+        ("qwen3:8b", "/qwen3:8b'"),  # a tag of Ollama
+    ],
+)
+def test_a_provider_before_a_colon_is_told_of_the_slash(model: str, example: str) -> None:
+    with pytest.raises(ConfigurationError, match="name the provider before a slash") as raised:
+        locate(model, None, None)
+    assert example in str(raised.value)

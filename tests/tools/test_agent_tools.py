@@ -140,3 +140,25 @@ def test_own_tools_are_added_to_earlier_own_tools() -> None:
     manager = ToolManager([tool_named("a")]).with_own_tools([tool_named("b")])
     extended = manager.with_own_tools([tool_named("c")])
     assert [tool.name for tool in extended.list_tools()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "hint"),
+    [
+        (Agent(ScriptedLLM([])), r"delegates=\{'name': agent\}"),
+        ("terminal", r"give runtime\.tools"),
+        ({"type": "function"}, r"Give Tool\(name, description, callback, input_schema\)"),
+    ],
+)
+def test_what_is_no_tool_is_refused_with_what_to_give(tool: Any, hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"takes Tool objects or functions.*{hint}"):
+        Agent(ScriptedLLM([]), tools=[tool])
+
+
+def test_approving_a_pending_confirmation_names_its_id() -> None:
+    agent = Agent(ScriptedLLM([("pay", {})]), [Tool("pay", "", lambda: "paid")], confirm=["pay"])
+    with Conversation(agent) as conversation:
+        conversation.send_message("Pay.")
+        pending: Any = conversation.run().pending_confirmations[0]
+        with pytest.raises(ConfigurationError, match=r"call_id takes a str .* Give its call\.id"):
+            conversation.approve(pending)

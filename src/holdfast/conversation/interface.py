@@ -13,7 +13,7 @@ from holdfast.commands import Ask, CancelTimer, Label, Schedule
 from holdfast.content import ContentLike, Message
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.message_content import checked_content, content_of, json_arguments
-from holdfast.conversation.state import ConversationState, ConversationStatus
+from holdfast.conversation.state import ConversationState, ConversationStatus, PendingConfirmation
 from holdfast.errors import ConfigurationError
 from holdfast.timers import Misfire, Timer, check_ahead, time_of
 from holdfast.tools.arguments import refuse_async
@@ -379,5 +379,6 @@ def _text(where: str, name: str, value: object) -> str:
 
 def _optional_text(where: str, name: str, value: object) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ConfigurationError(f"{where}: {name} takes a str or None, not {value!r}.")
+        hint = " Give its call.id." if isinstance(value, PendingConfirmation) else ""
+        raise ConfigurationError(f"{where}: {name} takes a str or None, not {value!r}.{hint}")
     return None if value is None else clean(value)

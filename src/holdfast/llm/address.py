@@ -87,6 +87,9 @@ def locate(model: str, base_url: str | None, wire: str | None = None) -> Address
         if not provider:
             makers = providers.makers_of(model)
             example = f"{makers[0] if makers else 'groq'}/{model}"
+            maker, colon, rest = model.partition(":")  # as other libraries write it
+            if colon and rest and (maker in {*PROVIDERS, *ALIASES} or find_provider(maker)):
+                example = f"{maker}/{rest}"
             raise ConfigurationError(
                 f"{needed}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
                 f" 'http://localhost:8000/v1'. Or name the provider before a slash, such as"

@@ -588,8 +588,14 @@ def _as_tool(tool: Any) -> Tool:
     hint = ""
     if langchain:
         hint = " It looks like a LangChain tool: give Tool.from_langchain(it)."
+    elif hasattr(tool, "prompt_parts"):
+        hint = " An agent is a delegate: Agent(llm, delegates={'name': agent})."
     elif hasattr(tool, "get_tools"):
         hint = " Give its tools, as in tools=[*runtime.tools]."
     elif hasattr(tool, "__iter__") and not isinstance(tool, str | bytes | dict):
         hint = " Give its members, as in tools=[*these, *those]."
-    raise wrong("tools", "Tool objects or functions", cast("object", tool), hint)
+    elif isinstance(tool, str):
+        hint = " Tools of a runtime have such names: give runtime.tools, or some of them."
+    elif isinstance(tool, dict):
+        hint = " Give Tool(name, description, callback, input_schema)."
+    raise wrong("tools", "Tool objects or functions", cast("Any", tool), hint)

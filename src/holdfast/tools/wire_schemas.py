@@ -37,9 +37,9 @@ def _with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for branch in _branches(schema, schema):
         for name, one in branch.get("properties", {}).items():
-            known = properties.setdefault(name, one)
-            if known != one:
-                choices = known["anyOf"] if known.keys() == {"anyOf"} else [known]
+            earlier = properties.setdefault(name, one)
+            if earlier != one:
+                choices = earlier["anyOf"] if earlier.keys() == {"anyOf"} else [earlier]
                 merged = choices if one in choices else [*choices, one]
                 properties[name] = {"anyOf": merged}
     plain = {key: value for key, value in schema.items() if key not in _NOT_AT_ROOT}
@@ -55,12 +55,12 @@ def _with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _branches(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a schema and those that it applies to the same value, each once."""
-    pending, seen = [schema], list[int]()
-    while pending and len(seen) < _MAX_BRANCHES:
+    pending, ids = [schema], list[int]()
+    while pending and len(ids) < _MAX_BRANCHES:
         one = pending.pop(0)
-        if id(one) in seen:
+        if id(one) in ids:
             continue
-        seen.append(id(one))
+        ids.append(id(one))
         yield one
         inner = [_target(one.get("$ref"), root)]
         inner += [branch for key in _BRANCHES for branch in as_list(one.get(key))]
