@@ -122,7 +122,7 @@ def test_files_that_others_changed_are_left_and_named(
         files = conversation.rewind(0).files
     assert files.changed == ("b",)
     assert files.kept == ("a",)
-    assert "left as they are" in str(files)
+    assert "left alone" in str(files)
     assert sorted(os.listdir(work)) == ["a", "mine"]
 
 
