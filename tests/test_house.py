@@ -240,7 +240,7 @@ LATE_IMPORTS = {
     ("cli.places", "cli.server"),
     ("server.host", "server.workers.worker_pool"),
     ("server.local", "server.app"),
-    ("server.local", "server.guard"),
+    ("server.local", "server.serve"),
     # The fork server imports client code's surroundings only in the process that needs them.
     ("server.workers.forkserver", "server.workers.preloading"),
     ("server.workers.forkserver", "server.workers.worker"),

@@ -24,7 +24,6 @@ from holdfast.server.policy import Policy
 from holdfast.server.records import Records
 from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.sealing import Seal
-from holdfast.server.serve import AgentServer
 from holdfast.server.sockets import listen
 from holdfast.store import SQLiteStore
 from holdfast.temporary import TemporaryFolder
@@ -112,7 +111,7 @@ class LocalServer:
     def start(self) -> None:
         """Start serving. `url` and `key` are set when this returns."""
         try:
-            from holdfast.server import app, guard
+            from holdfast.server import app, serve
         except ImportError:
             raise ConfigurationError(
                 "The agent server needs the fastapi package: pip install 'holdfast[server]'."
@@ -136,15 +135,8 @@ class LocalServer:
             stack.callback(store.close)
             host = Host(store, records, replace(self._settings, root=root))
             stack.callback(host.shutdown, 5.0)
-            served = app.App(
-                host,
-                keys,
-                quota=guard.Quota(rate=0),
-                hosts=guard.host_names("127.0.0.1", []),
-                agents=published,
-                doors=self._doors,
-            )
-            server = AgentServer(served, listen("127.0.0.1", 0))
+            served = app.App.at_loopback(host, keys, published, self._doors)
+            server = serve.AgentServer(served, listen("127.0.0.1", 0))
             stack.callback(server.close)
             server.start()
             self.url, self.key = server.url, keys.create("default", "of this program")

@@ -13,14 +13,17 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.sockets import url_of
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from holdfast.server.app import App
 
 _START_SECONDS = 30.0  # limit for the web server's start, which usually takes 0.1 s
@@ -70,7 +73,7 @@ class AgentServer:
             if hasattr(socket, name):  # not every system has each option
                 listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         limit = _default_connections() if connections is None else connections
-        self._web = _web(app, tls, grace / 2, head, limit)
+        self._web = _web(app, tls, grace / 2, _Connections(limit, head))
         self._thread: threading.Thread | None = None
         self.url = url_of(listening, "https" if tls else "http")
 
@@ -201,79 +204,88 @@ def _default_connections() -> int:
     return max(16, files * 3 // 4) if files > 0 else 100_000
 
 
-def _web(
-    app: App, tls: ssl.SSLContext | None, grace: float, head: float, connections: int
-) -> uvicorn.Server:
-    import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+class _Connections(ObjectStruct):
+    """The open connections, oldest first. At most `limit` are open, and each has `head` seconds for
+    a request's head."""
 
-    open: dict[Any, None] = {}  # open connections, oldest first
+    limit: int
+    head: float
+    open: dict[_Protocol, None] = {}
 
-    # Not httptools, also where it is installed: it takes a request head of any size.
-    base: Any = H11Protocol
 
-    class Protocol(base):
-        cycle: Any
-        transport: Any
+class _Protocol(H11Protocol):
+    """One connection. Not of httptools, which takes a request head of any size."""
 
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            base.__init__(self, *arguments, **options)
-            # uvicorn's access log includes the query, and an embedding program's handlers would
-            # receive it.
-            self.access_log = False
-            self.late: asyncio.TimerHandle | None = None
+    cycle: Any
+    transport: Any
 
-        @property
-        def is_answering(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
+    def __init__(self, *arguments: Any, connections: _Connections, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # uvicorn's access log includes the query, and an embedding program's handlers would
+        # receive it.
+        self.access_log = False
+        self._connections = connections
+        self._late: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: Any) -> None:
-            base.connection_made(self, _JoinedWrites(transport))
-            if len(open) >= connections:
-                oldest = next((one for one in open if not one.is_answering), self)
-                open.pop(oldest, None)  # now: more connections may arrive before it is lost
-                oldest.transport.abort()
-                if oldest is self:
-                    return
-            open[self] = None
-            self.watch()
+    @property
+    def is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
-        def data_received(self, data: bytes) -> None:
-            base.data_received(self, data)
-            self.watch()
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(cast("asyncio.Transport", _JoinedWrites(transport)))
+        open = self._connections.open
+        if len(open) >= self._connections.limit:
+            oldest = next((one for one in open if not one.is_answering), self)
+            open.pop(oldest, None)  # now: more connections may arrive before it is lost
+            oldest.transport.abort()
+            if oldest is self:
+                return
+        open[self] = None
+        self._watch()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            open.pop(self, None)
-            if self.late is not None:
-                self.late.cancel()
-            base.connection_lost(self, exc)
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
 
-        def watch(self) -> None:
-            """Start or stop the timer for the next request head. After an answer the timer
-            starts with the next request's first byte."""
-            if self.is_answering and self.late is not None:
-                self.late.cancel()
-                self.late = None
-            elif not self.is_answering and self.late is None:
-                self.late = asyncio.get_running_loop().call_later(head, self.too_late)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.open.pop(self, None)
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
 
-        def too_late(self) -> None:
-            self.late = None
-            if not self.is_answering:
-                self.transport.abort()
+    def _watch(self) -> None:
+        """Start or stop the timer for the next request head. After an answer the timer starts with
+        the next request's first byte."""
+        if self.is_answering and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        elif not self.is_answering and self._late is None:
+            loop = asyncio.get_running_loop()
+            self._late = loop.call_later(self._connections.head, self._end_late)
 
-    class Web(uvicorn.Server):
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.service.end()  # otherwise the streams would never end
-            await super().shutdown(sockets)
+    def _end_late(self) -> None:
+        self._late = None
+        if not self.is_answering:
+            self.transport.abort()
 
-        @contextlib.contextmanager
-        def capture_signals(self) -> Generator[None, None, None]:
-            yield  # `_signals` handles them
 
+class _Web(uvicorn.Server):
+    """The web server. Streams end when the shutdown begins."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        cast("App", self.config.app).service.end()  # otherwise the streams would never end
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield  # `_signals` handles them
+
+
+def _web(app: App, tls: ssl.SSLContext | None, grace: float, connections: _Connections) -> _Web:
+    protocol: Any = partial(_Protocol, connections=connections)
     config = uvicorn.Config(
         app,
-        http=Protocol,
+        http=protocol,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -289,7 +301,7 @@ def _web(
     # uvicorn's messages about its own start and end do not help an operator.
     for name in ("uvicorn.error", "uvicorn.asgi"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return Web(config)
+    return _Web(config)
 
 
 def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
