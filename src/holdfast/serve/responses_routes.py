@@ -31,7 +31,7 @@ from holdfast.server.answers import answer
 from holdfast.server.chats import ResponseRow
 from holdfast.server.host import Host
 from holdfast.server.hosted import AttendedTurn, HostedDoor, HostedSession, TurnReader, undisturbed
-from holdfast.server.openai import ChatMessage, Published, history_events, parse_request
+from holdfast.server.openai import ChatMessage, ChatTurn, Published, history_events, parse_request
 from holdfast.server.routes import Routes, RouteTable
 from holdfast.server.routes_openai import failed_response, unknown_model
 from holdfast.server.service import Service, unless_left
@@ -186,6 +186,25 @@ def _encode(event: Json) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 
+def _stored_request(agent: Published, body: ResponseRequest, system: list[str]) -> StoredRequest:
+    """Return the parts of a request that the journal does not hold."""
+    blank = {"description": None, "parameters": None, "strict": None}
+    return StoredRequest(
+        agent.name,
+        int(time.time()),
+        body.instructions,
+        body.previous_response_id,
+        system,
+        [{**blank, **tool} for tool in body.tools or []],
+        "auto" if body.tool_choice is None else body.tool_choice,
+        body.parallel_tool_calls is not False,
+        bool(body.background),
+        body.store is not False,
+        body.metadata or {},
+        agent.form.mapping.get("output_type") is not None,
+    )
+
+
 class _Responses:
     """The responses of a tenant. All methods block."""
 
@@ -216,13 +235,8 @@ class _Responses:
         chat = parse_request(as_chat(body, read, system), agent)
         contents = [] if decides else chat.user_messages
         if row is None:
-            events = history_events(chat, agent.name)
-            session = self._door.begin(agent, tools=chat.offers, instructions=chat.instructions)
-            if events:
-                self._host.chats.append(self._tenant, session.id, events)
+            session, folded = self._new(agent, chat)
             commands: list[TurnCommand] = [cmd.Send(content) for content in contents]
-            folded = session.fold()
-            commands = commands or [cmd.Resume()]
         else:
             if chat.history:
                 raise ConfigurationError(
@@ -241,23 +255,7 @@ class _Responses:
                     agent, session.id, tools=chat.offers, instructions=chat.instructions
                 )
                 folded = session.fold()
-        stored = StoredRequest(
-            agent.name,
-            int(time.time()),
-            body.instructions,
-            body.previous_response_id,
-            system,
-            [
-                {"description": None, "parameters": None, "strict": None, **tool}
-                for tool in body.tools or []
-            ],
-            "auto" if body.tool_choice is None else body.tool_choice,
-            body.parallel_tool_calls is not False,
-            bool(body.background),
-            body.store is not False,
-            body.metadata or {},
-            agent.form.mapping.get("output_type") is not None,
-        )
+        stored = _stored_request(agent, body, system)
         id = f"resp_{os.urandom(16).hex()}"
         new = ResponseRow(session.id, folded.last_seq, msgspec.json.encode(stored))
         if stored.store and not self._rows.add_response(self._tenant, id, new):
@@ -275,6 +273,14 @@ class _Responses:
             self._rows.remove_response(self._tenant, id)
             raise
         return RunningResponse(turn, reader)
+
+    def _new(self, agent: Published, chat: ChatTurn) -> tuple[HostedSession, Fold]:
+        """Make the conversation of a request that continues none, with the answers in its input."""
+        events = history_events(chat, agent.name)
+        session = self._door.begin(agent, tools=chat.offers, instructions=chat.instructions)
+        if events:
+            self._host.chats.append(self._tenant, session.id, events)
+        return session, session.fold()
 
     def _continue(self, row: ResponseRow) -> tuple[HostedSession, Fold]:
         """Return the conversation that continues after a response: a fork of it, if another
