@@ -205,6 +205,11 @@ def _fastapi(
         redoc_url=None,
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
+        exception_handlers={
+            RequestRefused: _refused,
+            RequestValidationError: _invalid,
+            HTTPException: _http,
+        },
     )
     description = Description()
     routes = Routes(app, service, description)
@@ -226,37 +231,35 @@ def _fastapi(
     routes.add(routes_webhooks.routes)
     document = cache(lambda: msgspec.json.encode(description.whole(app)))
     routes.add(routes_server.routes, logged=set[str](), document=document)
-    methods = _methods(app)
     app.router.routes.insert(0, RouteIndex(app.routes))
-
-    async def refused(_: Request, error: Exception) -> Response:
-        reason = cast(RequestRefused, error)
-        return refusal(reason.status, reason.type, str(reason), reason.headers)
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        # The message omits the input, because the input may be a secret.
-        parts = [
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
-            for item in cast(RequestValidationError, error).errors()
-        ]
-        message = f"The request is invalid: {'; '.join(parts)[:1000]}."
-        return refusal(422, "ConfigurationError", message)
-
-    async def http(request: Request, error: Exception) -> Response:
-        reason = cast(HTTPException, error)
-        if reason.status_code == 405:
-            allowed = methods.get(getattr(request.scope.get("route"), "path", ""), "GET")
-            message = f"This path accepts {allowed}."
-            return refusal(405, "ConfigurationError", message, {"Allow": allowed})
-        message = str(reason.detail)
-        if reason.status_code == 404:
-            message = "This server has no such path. /openapi.json lists all paths."
-        return refusal(reason.status_code, "ConfigurationError", message)
-
-    app.add_exception_handler(RequestRefused, refused)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
     return app
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    reason = cast(RequestRefused, error)
+    return refusal(reason.status, reason.type, str(reason), reason.headers)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    # The message omits the input, because the input may be a secret.
+    parts = [
+        f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
+        for item in cast(RequestValidationError, error).errors()
+    ]
+    message = f"The request is invalid: {'; '.join(parts)[:1000]}."
+    return refusal(422, "ConfigurationError", message)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    reason = cast(HTTPException, error)
+    if reason.status_code == 405:
+        allowed = _methods(request.app).get(getattr(request.scope.get("route"), "path", ""), "GET")
+        message = f"This path accepts {allowed}."
+        return refusal(405, "ConfigurationError", message, {"Allow": allowed})
+    message = str(reason.detail)
+    if reason.status_code == 404:
+        message = "This server has no such path. /openapi.json lists all paths."
+    return refusal(reason.status_code, "ConfigurationError", message)
 
 
 def _methods(app: FastAPI) -> Mapping[str, str]:
