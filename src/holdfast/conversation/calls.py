@@ -252,29 +252,10 @@ class Calls(ObjectStruct):
                 call, edited = item.effective, item.arguments is not None
                 self.write_start(call, attempt)
 
-        def before_attempt(number: int) -> None:
-            with journal:
-                self.write_start(call, number)
-
         began = time.monotonic()
         interrupt: BaseException | None = None
         try:
-            if token:
-                result = ToolResult.failure(INTERRUPTED, "cancelled")
-            else:
-                work = partial(
-                    self._context.agent.tools.run,
-                    call,
-                    self.context(call, attempt, token),
-                    before_attempt,
-                    self._start_thread,
-                    self._hooks,
-                )
-                if (undo := self._context.undo) is not None:
-                    key, tools = f"{journal.id}:{call.id}", self._context.agent.tools
-                    work = partial(undo.watch, call, key, tools, self._context.runtime, work)
-                observed = journal.observed
-                result = work() if observed is None else observed.run_call(call.id, work)
+            result = self._run_tool(call, attempt, token)
         except (ConversationClosed, StoreError, WrongProcess):
             raise
         except CallParked as parked:
@@ -304,6 +285,25 @@ class Calls(ObjectStruct):
         if interrupt is not None:
             raise interrupt
         return True
+
+    def _run_tool(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult:
+        """Run the tool of a started call, and return its result. Raises `CallParked`, and what ends
+        a thread."""
+        if token:
+            return ToolResult.failure(INTERRUPTED, "cancelled")
+        journal, tools = self._journal, self._context.agent.tools
+
+        def before_attempt(number: int) -> None:
+            with journal:
+                self.write_start(call, number)
+
+        context = self.context(call, attempt, token)
+        work = partial(tools.run, call, context, before_attempt, self._start_thread, self._hooks)
+        if (undo := self._context.undo) is not None:
+            key = f"{journal.id}:{call.id}"
+            work = partial(undo.watch, call, key, tools, self._context.runtime, work)
+        observed = journal.observed
+        return work() if observed is None else observed.run_call(call.id, work)
 
     @property
     def _hooks(self) -> Hooks | None:
