@@ -277,6 +277,31 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_before_it_is_parsed() 
 
 
 @pytest.mark.slow
+def test_a_body_that_is_no_text_is_refused_before_it_is_parsed() -> None:
+    with served(["done"]) as server:
+        message = {"messageId": "m1", "role": "ROLE_USER", "parts": [text("Hi.")]}
+        whole = json.dumps(call("SendMessage", message=message)).encode()
+        for body in (
+            whole.replace(b"Hi.", b"\\ud800"),
+            whole.replace(b"Hi.", b"\xff"),
+            b"\x1f\x8b",
+        ):
+            for path in ("", "/v0.3", "/message:send"):
+                received, answer = rpc(server, body, f"/a2a/buyer{path}")
+                assert (received, answer["error"]["type"]) == (400, "ConfigurationError")
+        pair = whole.replace(b"Hi.", b"\\ud83d\\ude00")
+        assert "error" not in rpc(server, pair)[1]
+        for path in ("", "/v0.3", "/message:send"):
+            connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+            connection.request(
+                "PUT", f"/a2a/buyer{path}", b"{}", {"authorization": f"Bearer {server.key}"}
+            )
+            answer = connection.getresponse()
+            assert (answer.status, answer.headers["allow"]) == (405, "POST")
+            connection.close()
+
+
+@pytest.mark.slow
 def test_messages_are_the_same_as_those_of_the_sdk() -> None:
     from holdfast.serve.a2a_protobuf import message_of, plain_message
 

@@ -571,6 +571,8 @@ def test_other_methods_and_media_types_are_named(server: Serving) -> None:
     reply = server.ask("PATCH", "/api/conversations/x")
     assert (reply.status, reply.headers["allow"]) == (405, "DELETE, GET")
     assert server.ask("POST", "/api/conversations", b"<x/>", Content_Type="text/xml").status == 415
+    reply = server.ask("POST", "/api/conversations", b"\x1f\x8b", Content_Encoding="gzip")
+    assert (reply.status, b"without the encoding 'gzip'" in reply.body) == (415, True)
 
 
 @pytest.mark.slow

@@ -253,7 +253,10 @@ async def _invalid(_: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     reason = cast(HTTPException, error)
     if reason.status_code == 405:
-        allowed = _methods(request.app).get(getattr(request.scope.get("route"), "path", ""), "GET")
+        path = getattr(request.scope.get("route"), "path", "")
+        # the route of a door knows its own methods
+        own = (reason.headers or {}).get("Allow", "GET")
+        allowed = _methods(request.app).get(path) or own
         message = f"This path accepts {allowed}."
         return refusal(405, "ConfigurationError", message, {"Allow": allowed})
     message = str(reason.detail)

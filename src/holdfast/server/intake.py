@@ -4,6 +4,7 @@ loop."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -36,6 +37,7 @@ IDLE_SECONDS = 15.0
 GRACE_SECONDS, BYTES_PER_SECOND = 30.0, 64_000
 _ON_LOOP_BYTES = 16 * 1024  # smaller bodies are decoded on the loop, since a thread costs more
 _DECODERS = 4  # threads
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # the escape of one half
 
 
 class BodyMemory:
@@ -92,6 +94,8 @@ class Intake:
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and len(declared) < 19 and int(declared) > largest:
             raise too_large(largest)
+        if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
+            raise refused(415, f"Send the body as it is, without the encoding {encoding[:50]!r}.")
         memory = request.scope["body"] = BodyMemory(self, request.scope["caller"].key_id)
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -125,9 +129,10 @@ class Intake:
         return await self._off_loop(_decode, body, type)
 
     async def check(self, body: bytes, values: int) -> None:
-        """Raise `RequestRefused` for JSON with more `values`, or nested more deeply, than what a
-        parser on the event loop may be given."""
-        await self._off_loop(_check, body, values)
+        """Raise `RequestRefused` for JSON that must not reach a foreign parser on the event loop.
+        Such JSON has more `values`, is nested more deeply, is not UTF-8, or has half of a surrogate
+        pair."""
+        await self._off_loop(_check_for_others, body, values)
 
     async def forward(
         self, app: Any, scope: Any, receive: Any, send: Any, largest: int, values: int
@@ -161,6 +166,16 @@ def _check(body: bytes, values: int = MAX_VALUES) -> None:
         raise refused(413, f"The request has too many JSON values: {most}.")
     if too_deep(body, MAX_DOCUMENT_DEPTH):
         raise refused(400, f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
+
+
+def _check_for_others(body: bytes, values: int) -> None:
+    _check(body, values)
+    try:
+        body.decode()
+        if _SURROGATE.search(body):
+            msgspec.json.decode(body)
+    except ValueError as error:
+        raise refused(400, f"The request is not JSON: {error}.") from None
 
 
 def _decode(body: bytes, type: type[T]) -> T:
