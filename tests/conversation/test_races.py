@@ -373,7 +373,7 @@ def test_a_message_that_meets_the_end_of_a_run_in_another_thread_is_answered_or_
         try:
             for _ in range(400):
                 assert conversation.run().status in (S.FINISHED, S.RUNNING)
-                with conversation.hosting.journal.changed:
+                with conversation.hosting.journal.lock:
                     assert not (
                         conversation.hosting._loop.thread is None
                         and conversation.status is S.RUNNING
@@ -571,7 +571,7 @@ def run_with_ctrl_c(line: int) -> tuple[bool, str]:
         pass
     place = where[0] if where else ""
     # The next thread can take the lock, and the memory equals the store.
-    if conversation.hosting.journal.changed.is_held():
+    if conversation.hosting.journal.lock.is_held():
         return True, f"{place} keeps the lock"
     in_time(lambda: conversation.send_message("last"))
     state = in_time(conversation.run)

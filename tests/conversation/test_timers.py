@@ -273,8 +273,8 @@ def test_a_driven_conversation_fires_by_its_own_clock(store: Store, clock: Clock
         for hour in range(1, 4):
             c.wait(30)
             clock.now = NOON + hour * HOUR
-            with c.hosting.journal.changed:  # the waiting loop looks at the clock
-                c.hosting.journal.changed.notify_all()
+            with c.hosting.journal.lock:  # the waiting loop looks at the clock
+                c.hosting.journal.lock.notify_all()
             until(lambda hour=hour: c.state.steps == hour)
         assert texts(c) == ["tick"] * 3
 
@@ -625,7 +625,7 @@ def test_a_conversation_without_timers_writes_no_rows_and_waits_without_a_timeou
     )
     with conversation(store, clock) as c:
         waits: list[float | None] = []
-        condition = c.hosting.journal.changed
+        condition = c.hosting.journal.lock
         wait = type(condition).wait
         monkeypatch.setattr(
             type(condition),

@@ -41,7 +41,7 @@ class _Growing(Protocol):
     """A journal, or a client's copy of one."""
 
     @property
-    def changed(self) -> Any: ...
+    def lock(self) -> Any: ...
     def after(self, seq: int) -> list[ev.AnyEvent]: ...
 
 
@@ -58,7 +58,7 @@ def wait_for_answer(
     seconds.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    with journal.changed:
+    with journal.lock:
         while True:
             for event in journal.after(seq):
                 seq = event.seq
@@ -69,7 +69,7 @@ def wait_for_answer(
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 raise no_answer(id, timeout)
-            journal.changed.wait(remaining)
+            journal.lock.wait(remaining)
 
 
 def ask_owner(

@@ -115,7 +115,7 @@ class Asides(ObjectStruct):
             target=self._answer, args=(question, token), name=f"holdfast-aside-{id}", daemon=True
         )
         try:
-            with self._context.journal.changed:
+            with self._context.journal.lock:
                 if self._context.closing:
                     return  # `close` settles it
                 thread.start()
@@ -154,9 +154,9 @@ class Asides(ObjectStruct):
                 if aside in journal.fold.asides.pending:
                     journal.add(ev.AsideAnswered, aside=aside, **fields)
         finally:
-            with journal.changed:
+            with journal.lock:
                 self._running.pop(aside, None)
-                journal.changed.notify_all()
+                journal.lock.notify_all()
 
     def _ask(
         self,
@@ -198,7 +198,7 @@ class Asides(ObjectStruct):
     def _check_limits(self, agent: Agent) -> None:
         limits = replace(agent.limits, steps=None, seconds=None)
         journal = self._context.journal
-        with journal.changed:
+        with journal.lock:
             reached = journal.fold.run.reached(limits, None)
         if reached is not None:
             raise LimitExceeded(*reached, f"Conversation {journal.id!r}")
@@ -223,7 +223,7 @@ class Asides(ObjectStruct):
 
     def cancel(self, id: str = "") -> None:
         """Cancel the question of that id, "" for all, if it is still being answered."""
-        with self._context.journal.changed:
+        with self._context.journal.lock:
             tokens = [token for one, (token, _) in self._running.items() if id in ("", one)]
         for token in tokens:
             token.cancel()
@@ -233,7 +233,7 @@ class Asides(ObjectStruct):
         return the names of the threads that a model keeps."""
         journal = self._context.journal
         self.cancel()
-        with journal.changed:
+        with journal.lock:
             running = [thread for _, thread in self._running.values()]
         threads = [one for one in running if one is not threading.current_thread()]
         for thread in threads:

@@ -22,7 +22,7 @@ class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
         """Return the id of the answer to this request that was begun since the last answer; "" for
         none."""
         journal = self._context.journal
-        with journal.changed:
+        with journal.lock:
             last = journal.fold.assistant
             after = journal.after(0 if last is None else last.seq)
         for event in reversed(after):

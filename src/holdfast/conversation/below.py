@@ -28,7 +28,7 @@ def asked_below(hosting: Hosting, decided: frozenset[str] = frozenset()) -> list
     pending: list[ChildItem] = []
     for child in open_below(hosting):
         journal, awaits = child.hosting.journal, child.hosting.questions.awaits
-        with journal.changed:
+        with journal.lock:
             items = child_items(child.id, journal.fold, awaits)
         pending += [item for item in items if item.mark not in decided]
     return pending

@@ -232,7 +232,7 @@ class Spending(ObjectStruct):
 
     def _key(self) -> str:
         lease = self._lease()
-        with self._journal.changed:
+        with self._journal.lock:
             self._count += 1
             return f"{lease.conversation_id}#{lease.epoch}.{self._count}"
 
@@ -316,7 +316,7 @@ class Spending(ObjectStruct):
         changed.
         """
         journal = self._journal
-        with journal.changed:
+        with journal.lock:
             seq, ahead = journal.fold.last_seq, self.ahead
             same = ahead is not None and self._ahead_of == (seq, llm)
             amount = self.reservations[ahead] if ahead is not None and same else self.step(llm)
@@ -337,7 +337,7 @@ class Spending(ObjectStruct):
     def ask(self, key: str, llm: Model, ask: Callable[[], Completion]) -> Completion:
         """Make a reserved model call; an answer is settled with the append that writes it."""
         answer = self._settle_failure(key, ask)
-        with self._journal.changed:
+        with self._journal.lock:
             self.due.append(
                 Settlement(
                     key, self._used_amount(self.reservations[key], answer.usage, answer.cost, llm)

@@ -63,9 +63,9 @@ class Subscription:
     def _run(self) -> None:
         journal = self._journal
         while True:
-            with journal.changed:
+            with journal.lock:
                 while journal.fold.last_seq <= self._cursor and not self._stopping:
-                    journal.changed.wait()
+                    journal.lock.wait()
                 batch = journal.after(self._cursor)
             if not batch:
                 return
@@ -85,10 +85,10 @@ class Subscription:
     def close(self, timeout: float = 5.0) -> None:
         """Deliver the events up to now and end; give up after `timeout` seconds. Idempotent; the
         callback itself may call it."""
-        with self._journal.changed:
+        with self._journal.lock:
             self._deadline = min(self._deadline, time.monotonic() + timeout)
             self._stopping = True
-            self._journal.changed.notify_all()
+            self._journal.lock.notify_all()
         if self._thread is threading.current_thread():
             return
         self._thread.join(timeout)

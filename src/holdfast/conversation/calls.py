@@ -174,7 +174,7 @@ class Calls(ObjectStruct):
             attempts: Number of the attempt by call id; 1 for a call that is not in it.
             parent: The call whose script made them; "" for calls of the answer.
         """
-        with self._journal.changed:
+        with self._journal.lock:
             token = self._context.token if token is None else token
             alone = len(calls) == 1 and len(self._turn(parent)) == 1
         attempts = attempts or {}
@@ -191,7 +191,7 @@ class Calls(ObjectStruct):
                 batch.failures.append(error)
                 self._context.cancel(token)  # no further call may begin
 
-        with self._journal.changed:
+        with self._journal.lock:
             # Helpers get this loop's context even if an approving thread starts them.
             name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
             batch = _Batch(
@@ -203,18 +203,18 @@ class Calls(ObjectStruct):
             )
             self._batch = batch
         try:
-            with self._journal.changed:
+            with self._journal.lock:
                 batch.hire(len(calls) - 1)
                 batch.admit(self._ready(parent))  # calls approved since `calls` was drawn up
             while True:
                 work()
                 batch.join()
-                with self._journal.changed:
+                with self._journal.lock:
                     if not batch.busy() and (batch.failures or token or not batch.queue):
                         self._batch = None
                         break
         except BaseException:  # Ctrl-C between calls or while waiting for them
-            with self._journal.changed:
+            with self._journal.lock:
                 self._batch = None
             self._context.cancel(token)
             self.left_running(time.monotonic() + 1.0)
@@ -224,7 +224,7 @@ class Calls(ObjectStruct):
 
     def admit(self) -> None:
         """Start calls that a decision made ready, if their neighbours are running."""
-        with self._journal.changed:
+        with self._journal.lock:
             if self._batch is not None:
                 self._batch.admit(self._ready(self._batch.parent))
 
@@ -438,7 +438,7 @@ class Calls(ObjectStruct):
         A repeatable call runs again. A tool with `reconcile` reports the outcome. Any other call
         gets a result that tells the model that its outcome is unknown.
         """
-        with self._journal.changed:
+        with self._journal.lock:
             token = self._context.token
             items = {call.id: copy(self._journal.fold.open[call.id]) for call in calls}
         again: list[ToolCall] = []
@@ -515,12 +515,12 @@ class Calls(ObjectStruct):
             try:
                 context.run(work)
             finally:
-                with self._journal.changed:
+                with self._journal.lock:
                     if self._threads is not None:
                         self._threads.discard(thread)
 
         thread = threading.Thread(target=run, name=name, daemon=True)
-        with self._journal.changed:
+        with self._journal.lock:
             thread.start()  # under the lock, so that any thread that finds it may join it
             if self._threads is None:
                 self._threads = set()
@@ -528,7 +528,7 @@ class Calls(ObjectStruct):
         return thread
 
     def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
-        with self._journal.changed:
+        with self._journal.lock:
             if not self._cleaned:
                 self._cleanups = {**(self._cleanups or {}), key: cleanup}
                 return
@@ -536,7 +536,7 @@ class Calls(ObjectStruct):
 
     def left_running(self, deadline: float) -> list[str]:
         """Wait for call threads until `deadline` (monotonic seconds); return the ones left."""
-        with self._journal.changed:
+        with self._journal.lock:
             threads = [one for one in self._threads or () if one is not threading.current_thread()]
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -544,7 +544,7 @@ class Calls(ObjectStruct):
 
     def clean_up(self) -> None:
         """Run the cleanups that tools registered, the last registered first."""
-        with self._journal.changed:
+        with self._journal.lock:
             cleanups = list((self._cleanups or {}).values())
             self._cleanups = None
             self._cleaned = True

@@ -52,7 +52,7 @@ class Condensations(ObjectStruct):
             request: The instructions of a requested condensation; None if the request is too long.
             tokens: The tokens of that request.
         """
-        with self._context.journal.changed:
+        with self._context.journal.lock:
             token = self._context.token
         reason = ContextTooLong(
             "A condensation of the conversation was requested."
@@ -112,14 +112,14 @@ class Condensations(ObjectStruct):
         refusal, instructions = self._hooks.before_condensation(str(reason), request or "", token)
         if refusal:
             return refusal
-        with journal.changed:
+        with journal.lock:
             work = self._work(reason, token, instructions, calls)
             based_on = journal.fold.last_seq
         answer = partial(ask, condenser, work)
         condensation = answer() if journal.observed is None else journal.observed.condense(answer)
         if condensation is None:
             return "nothing can be left out"
-        with journal.changed:
+        with journal.lock:
             if not self._is_valid(condensation, work):
                 problem = "the condenser named no messages or answers that are still shown"
                 journal.log(problem, logging.ERROR)

@@ -198,7 +198,7 @@ class Conversation(ConversationInterface):
         Raises `ConfigurationError` for a seq that does not exist, `Conflict` if `id` exists.
         """
         journal, context = self._hosting.journal, self._hosting.context
-        with journal.changed:
+        with journal.lock:
             events, state = list(journal.events), journal.fold.copy()
         seq = len(events) if seq is None else seq
         if not isinstance(seq, int) or not 0 <= seq <= len(events):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -293,7 +293,7 @@ class Conversation(ConversationInterface):
     def state(self) -> ConversationState:
         """A snapshot of everything so far; `get_state` returns the same."""
         journal = self._hosting.journal
-        with journal.changed:
+        with journal.lock:
             return ConversationState.of(
                 self.id, self.status, journal.fold.copy(), journal.events_until
             )
@@ -332,7 +332,7 @@ class Conversation(ConversationInterface):
         """`state.output` as an object of the agent's `output_type`, or None. Raises `OutputInvalid`
         if it does not fit that type (any more)."""
         context = self._hosting.context
-        with context.journal.changed:
+        with context.journal.lock:
             fold = context.journal.fold
             seq, value = fold.output.seq, fold.output.value
         return typed_output(context.agent.output, value) if seq else None
@@ -340,7 +340,7 @@ class Conversation(ConversationInterface):
     def get_history(self) -> list[ev.AnyEvent]:
         """Return the events so far, in order."""
         journal = self._hosting.journal
-        with journal.changed:
+        with journal.lock:
             return list(journal.events)
 
     def get_output(self, call_id: str) -> ToolResult:
@@ -410,7 +410,7 @@ class Conversation(ConversationInterface):
         """
         self._hosting.open()
         self._hosting.check_not_inside("stream")
-        with self._hosting.journal.changed:
+        with self._hosting.journal.lock:
             after_seq = self._hosting.journal.fold.last_seq
         hosting = self._hosting
         return EventStream(
@@ -453,7 +453,7 @@ class Conversation(ConversationInterface):
             case "approve":
                 hosting.open()
                 if fields["arguments_hash"] is None:
-                    with hosting.journal.changed:
+                    with hosting.journal.lock:
                         [waiting] = executor.pending(fields["call_id"])
                     arguments["arguments_hash"] = waiting.arguments_hash
                 executor.execute(cmd.Approve(**arguments))
@@ -484,7 +484,7 @@ class Conversation(ConversationInterface):
             hosting.open()
         except LeaseHeld:
             return ask_owner(self.store, self.id, command, timeout, take_over)
-        with journal.changed:
+        with journal.lock:
             seq = journal.fold.last_seq
         hosting.execute(command)
         try:
@@ -501,7 +501,7 @@ class Conversation(ConversationInterface):
         thread drives it. If calls are open or the run was cut off, the next run does it."""
         hosting, journal = self._hosting, self._hosting.journal
         hosting.execute(cmd.Condense(instructions))
-        with journal.changed:
+        with journal.lock:
             due = journal.fold.status in AT_REST and journal.fold.condensing
             if hosting.busy or hosting.hosted or not due:
                 return

@@ -91,7 +91,7 @@ class DelegatedChildren(ObjectStruct):
             if self._delegated is not None:
                 return self._delegated
         journal = self._journal
-        with journal.changed:
+        with journal.lock:
             events = list(journal.events) if journal.fold.assistant is not None else []
         children = children_of(self.id, events)
         with self._lock:
@@ -166,7 +166,7 @@ class DelegatedChildren(ObjectStruct):
         with ExitStack() as forget:
             forget.callback(context.cancelled.add_callback(event.set))
             for journal in (self._journal, *(child.hosting.journal for child in children)):
-                forget.callback(journal.changed.listen(event.set))
+                forget.callback(journal.lock.listen(event.set))
             yield lambda seconds: event.wait(
                 min(seconds, FOREIGN_POLL_SECONDS) if foreign else seconds
             )
@@ -311,11 +311,11 @@ class DelegatedChildren(ObjectStruct):
         try:
             journal = child.hosting.journal
             while not ended:
-                with journal.changed:
+                with journal.lock:
                     if child.status is _S.CLOSED:
                         return
                     if not has_ended(child):
-                        journal.changed.wait()
+                        journal.lock.wait()
                         continue
                 self._announce(child, agent)
                 ended = close_inbox(child)
@@ -355,8 +355,8 @@ class DelegatedChildren(ObjectStruct):
             if self._background.get(id) is not threading.current_thread():
                 return
             del self._background[id]
-        with self._journal.changed:  # wakes threads that wait for this conversation's delegates
-            self._journal.changed.notify_all()
+        with self._journal.lock:  # wakes threads that wait for this conversation's delegates
+            self._journal.lock.notify_all()
 
     def join_watcher(self, id: str) -> None:
         with self._lock:
@@ -446,7 +446,7 @@ class DelegatedChildren(ObjectStruct):
 
     def _attach(self, delegates: Delegates, summaries: dict[str, Summary]) -> None:
         journal = self._journal
-        with journal.changed:
+        with journal.lock:
             calls = [item.effective for item in journal.fold.open.values()]
             awaited = [ids_of(one.arguments) for one in calls if one.name == "delegate_collect"]
             resumed_ids = [one.arguments.get("resume") for one in calls if one.name == "delegate"]
@@ -523,7 +523,7 @@ def has_ended(child: Conversation) -> bool:
     hosting = child.hosting
     if hosting.status is _S.CLOSED:
         return True
-    with hosting.journal.changed:
+    with hosting.journal.lock:
         fold = hosting.journal.fold
         ended = hosting.resting and effective_status(fold) in ENDED and not fold.has_new_message
         rests = ended or hosting.context.failure is not None
@@ -534,11 +534,11 @@ def close_inbox(child: Conversation) -> bool:
     """Refuse further messages to an ended child; return False if one arrived meanwhile."""
     hosting = child.hosting
     hosting.drain_inbox()
-    with hosting.journal.changed:
+    with hosting.journal.lock:
         if not has_ended(child):
             return False
         hosting.context.closing = True
-        hosting.journal.changed.notify_all()
+        hosting.journal.lock.notify_all()
         return True
 
 

@@ -136,7 +136,7 @@ class ChildOutcome(msgspec.Struct, frozen=True):
     def of(cls, child: Conversation, agent: str) -> ChildOutcome:
         """Return the outcome of a child that is open here, or was just read."""
         journal = child.hosting.journal
-        with journal.changed:  # once, so that state and status belong together
+        with journal.lock:  # once, so that state and status belong together
             fold, status = journal.fold.copy(), child.status
         # Without the events: an outcome is kept as long as the parent, and needs none.
         state = ConversationState.of(child.id, status, fold, lambda _: ())

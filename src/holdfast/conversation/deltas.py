@@ -23,13 +23,13 @@ class Deltas(ObjectStruct):
     _masked: _MaskedDeltas | None = None  # of the present answer, if there are secrets
 
     def listen(self, listener: Listener) -> None:
-        with self._journal.changed:
+        with self._journal.lock:
             self._listeners += (listener,)
             self._forward = self._forward or DeltaListener(self._pass)
 
     def forget(self, listener: Listener) -> None:
         """Stop passing deltas to `listener`. Idempotent."""
-        with self._journal.changed:
+        with self._journal.lock:
             self._listeners = tuple(one for one in self._listeners if one != listener)
             if not self._listeners:
                 self._forward = None

@@ -131,7 +131,7 @@ class CommandExecutor(ObjectStruct):
             case cmd.Use():
                 return replace(command, agent=chosen_agent(context, command.agent))
             case cmd.Return(call_id, runner, result):
-                with context.journal.changed:
+                with context.journal.lock:
                     item = copy(self._claimed(call_id, runner))
                 result = self._calls.client_result(item, result)
                 return replace(command, result=result)
@@ -145,7 +145,7 @@ class CommandExecutor(ObjectStruct):
                     raise UnfitCommand("its values do not fit the form.") from error
                 return replace(command, values=values)
             case cmd.Approve(call_id, _, arguments) if arguments is not None:
-                with context.journal.changed:
+                with context.journal.lock:
                     name = self.pending(call_id)[0].name
                 try:
                     context.agent.tools.get(name).validate(arguments)

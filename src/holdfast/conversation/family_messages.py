@@ -50,7 +50,7 @@ class MessageLimit(ObjectStruct):
         with self._lock:
             times = self._sent_times
         if times is None:
-            with journal.changed:
+            with journal.lock:
                 events = list(journal.events) if journal.fold.assistant is not None else []
             times = sends(events)
             with self._lock:
@@ -72,7 +72,7 @@ class MessageLimit(ObjectStruct):
     def _last_word(self, id: str) -> datetime | None:
         journal = self._journal
         if id == journal.id:
-            with journal.changed:
+            with journal.lock:
                 return last_word(journal.events)
         summaries = journal.store.list([id])
         at = summaries[0].last_seq if summaries else 0

@@ -47,7 +47,7 @@ def goal_objection(
     """Return the reason why the run may not finish by the agent's goal; None if it may. Runs user
     code, so the caller must not hold the lock."""
     journal = context.journal
-    with journal.changed:
+    with journal.lock:
         outcome = _last_verdict(context)
         rounds = journal.fold.goal.rounds
     if outcome is None:

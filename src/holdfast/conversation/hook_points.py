@@ -143,7 +143,7 @@ class _HookChildren(msgspec.Struct, frozen=True):
     def spawn(self, context: ToolContext, request: ChildRequest) -> Conversation:
         """See `ToolContext.spawn`."""
         journal = self._journal
-        with journal.changed:
+        with journal.lock:
             tail = () if self._moment else reversed(journal.tail)
             seq = next((event.seq for event in tail if not isinstance(event, _PASSING)), 0)
         subject = self._moment.encode() + msgspec.json.encode(self._describe())
@@ -220,7 +220,7 @@ class HookPoints(ObjectStruct):
         if hooked is None or self._started:
             return
         self._started = True
-        with context.journal.changed:
+        with context.journal.lock:
             token, subject = context.token, Starting(context.journal.fold.agent is not None)
         additions: list[Addition] = []
         for bound in hooked.start:
@@ -296,7 +296,7 @@ class HookPoints(ObjectStruct):
         content = checked_content(command.content)
         if hooked is None or not hooked.message:
             return HookedMessage(content, command.event_id, sender)
-        with self._context.journal.changed:
+        with self._context.journal.lock:
             self._context.check_open()  # a close that came before cancels no token of this message
             token = self._closed = self._closed or Cancellation()
         self._check_closed(token)
@@ -439,7 +439,7 @@ class HookPoints(ObjectStruct):
         hooks = () if hooked is None else hooked.stop
         if not hooks and goal is None:
             return None
-        with journal.changed:
+        with journal.lock:
             token, last = context.token, journal.fold.assistant
             read_events = partial(journal.events_until, journal.fold.last_seq)
             text = "" if last is None else last.text
@@ -500,7 +500,7 @@ class HookPoints(ObjectStruct):
         hooked, journal = self._context.agent.hooked, self._context.journal
         if hooked is None or not hooked.condensation:
             return "", instructions
-        with journal.changed:
+        with journal.lock:
             tokens = journal.fold.measure(journal.tail).tokens
         what = "Nothing was left out"
         for bound in hooked.condensation:

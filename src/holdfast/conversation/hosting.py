@@ -165,7 +165,7 @@ class Hosting:
 
     def asides(self) -> Asides:
         """Return the questions aside, made at the first use."""
-        with self.journal.changed:
+        with self.journal.lock:
             if self._asides is None:
                 self._asides = Asides(self.context, self._loop)
             return self._asides
@@ -173,7 +173,7 @@ class Hosting:
     def children(self) -> Children:
         """Return the children that are open here, made at the first use."""
         context = self.context
-        with self.journal.changed:
+        with self.journal.lock:
             if context.closing:
                 raise ToolCancelled(CLOSING)
             if context.children is None:
@@ -190,7 +190,7 @@ class Hosting:
         """Return the delegation, made at the first use."""
         from holdfast.conversation.delegation import Delegation  # few agents delegate
 
-        with self.journal.changed:
+        with self.journal.lock:
             if self.context.delegation is None:
                 parts = self._calls.context, self._deliver, self._new_conversation
                 self.context.delegation = Delegation.of(self.context, *parts)
@@ -204,7 +204,7 @@ class Hosting:
 
     def set_secrets(self, secrets: Secrets | None) -> None:
         """Replace the secrets from the next call on. Earlier values are still masked."""
-        with self.journal.changed:
+        with self.journal.lock:
             earlier = self.journal.secrets
             if secrets is None and earlier is not None:
                 secrets = Secrets({})
@@ -228,9 +228,9 @@ class Hosting:
 
     @hosted.setter
     def hosted(self, hosted: bool) -> None:
-        with self.journal.changed:
+        with self.journal.lock:
             self._loop.hosted = hosted
-            self.journal.changed.notify_all()
+            self.journal.lock.notify_all()
 
     @property
     def busy(self) -> bool:
@@ -254,7 +254,7 @@ class Hosting:
     def has_work(self) -> bool:
         """True if `advance` would do something. Not meaningful while `busy`."""
         context, journal = self.context, self.journal
-        with journal.changed:
+        with journal.lock:
             if journal.closed or context.closing or context.failure is not None:
                 return False
             if journal.fold.has_new_message or context.changes_agent:
@@ -285,7 +285,7 @@ class Hosting:
     def open(self) -> None:
         """Take the lease. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`."""
         context, failure = self.context, self.context.failure
-        with self.journal.changed:
+        with self.journal.lock:
             context.check_open()
             if failure is not None:
                 # raised to many callers, it must not gather the tracebacks of all
@@ -396,10 +396,10 @@ class Hosting:
         cost = any(budget.cost is not None for budget in above)
         who = "use: the budget of the conversation that spawned this one has"
         check_budget(who, agent, tokens, cost)
-        with journal.changed:
+        with journal.lock:
             context.check_open()
             context.next_agent = agent
-            journal.changed.notify_all()
+            journal.lock.notify_all()
             due = context.changes_agent and journal.fold.status is not RUNNING
             if self.busy or self.hosted or not due:
                 return
@@ -410,7 +410,7 @@ class Hosting:
         """Drive the loop on its own thread until `close`. See `Conversation.start_thread`."""
         self.open()
         loop = self._loop
-        with self.journal.changed:
+        with self.journal.lock:
             if self._own_thread is not None:
                 return
             if loop.thread is not None:
@@ -442,7 +442,7 @@ class Hosting:
                 self.drive("run")
 
     def _left_running(self) -> bool:
-        with self.journal.changed:
+        with self.journal.lock:
             running = self.journal.fold.status is RUNNING and not self.hosted
             return running and self._loop.thread is None and self.has_work
 
@@ -497,7 +497,7 @@ class Hosting:
         self.check_not_inside("wait")
         journal, loop = self.journal, self._loop
         deadline = None if timeout is None else time.monotonic() + timeout
-        with journal.changed:
+        with journal.lock:
             while (
                 (loop.thread is not None or loop.hosted)
                 and not journal.closed
@@ -506,12 +506,12 @@ class Hosting:
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     break
-                journal.changed.wait(remaining)
+                journal.lock.wait(remaining)
 
     def subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
         """Call `callback` for every event after `after_seq` (None: from now on) until `close`."""
         journal = self.journal
-        with journal.changed:
+        with journal.lock:
             if self.status is ConversationStatus.CLOSED:
                 raise ConversationClosed(f"Conversation {journal.id!r} is closed.")
             after_seq = journal.fold.last_seq if after_seq is None else after_seq
@@ -527,7 +527,7 @@ class Hosting:
         if not journal.owner.here:  # a forked child process owns nothing here
             return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
-        with journal.changed:
+        with journal.lock:
             if journal.closed:
                 return
             within = loop.thread is not None and id(loop) in inside.get()
@@ -535,13 +535,13 @@ class Hosting:
         self.stop()
         if within:
             return
-        with journal.changed:
+        with journal.lock:
             while (
                 loop.thread is not None
                 and not loop.resting
                 and (remaining := deadline - time.monotonic()) > 0
             ):
-                journal.changed.wait(remaining)
+                journal.lock.wait(remaining)
         if self._own_thread is not None and self._own_thread is not threading.current_thread():
             self._own_thread.join(max(0.0, deadline - time.monotonic()))
         self._finish(deadline)
@@ -557,7 +557,7 @@ class Hosting:
             context.children.close(deadline)
         if context.delegation is not None:
             context.delegation.children.join(deadline)
-        with self.journal.changed:
+        with self.journal.lock:
             subscriptions, self._subscriptions = self._subscriptions, ()
             had_lease, self.has_lease = self.has_lease, False
         still_running = self._calls.left_running(deadline) + self.inbox.join(deadline)

@@ -225,7 +225,7 @@ class CommandInbox(ObjectStruct):
     def _continue_deferred(self) -> bool:
         """See to deferred commands once no thread asks user code. Return True if this thread is to
         carry them out."""
-        with self._context.journal.changed:
+        with self._context.journal.lock:
             if self._askers:
                 return False
             deferred, self._deferred = self._deferred, frozenset()
@@ -239,7 +239,7 @@ class CommandInbox(ObjectStruct):
         """Yield the commands, and True beside one that passes a command that user code is asked
         about."""
         waiting = self._waiting()
-        with self._context.journal.changed:
+        with self._context.journal.lock:
             running = self._context.journal.fold.status in _STOPPABLE
             first = min(self._askers) if self._askers and running else None
         if first is not None:
@@ -253,14 +253,14 @@ class CommandInbox(ObjectStruct):
         """Wait until no other thread asks user code about a command. Return False if this one does,
         or does not wait. Raises `ConversationClosed` if the conversation ends meanwhile."""
         context, me = self._context, threading.get_ident()
-        with context.journal.changed:
+        with context.journal.lock:
             while self._askers and (thread := self._askers.get(posted.number)) is not None:
                 if context.closing or context.failure is not None:
                     raise context.journal.closed_error()
                 if thread == me or not waits:
                     self._deferred |= {me}
                     return False
-                context.journal.changed.wait()
+                context.journal.lock.wait()
             if not self._executor.asks_user_code(posted.command):
                 return True
             self._askers = {**(self._askers or {}), posted.number: me}
@@ -269,13 +269,13 @@ class CommandInbox(ObjectStruct):
 
     def _release(self, posted: Posted) -> None:
         if self._askers is not None:
-            with self._context.journal.changed:
+            with self._context.journal.lock:
                 askers = (
                     self._askers or {}
                 )  # another thread may have removed the last one meanwhile
                 rest = {one: by for one, by in askers.items() if one != posted.number}
                 self._askers = rest or None
-                self._context.journal.changed.notify_all()
+                self._context.journal.lock.notify_all()
 
     def _carry_out(self, posted: Posted, passes: bool) -> Effect | None:
         if self._is_done(posted):
@@ -288,7 +288,7 @@ class CommandInbox(ObjectStruct):
 
     def _waiting(self) -> list[Posted]:
         context = self._context
-        with context.journal.changed:
+        with context.journal.lock:
             ended = context.closing or context.failure is not None
             return [] if ended else context.journal.commands()
 
@@ -306,7 +306,7 @@ class CommandInbox(ObjectStruct):
         self, posted: Posted, prepared: Prepared | HoldfastError, passes: bool
     ) -> Effect | None:
         context, journal = self._context, self._context.journal
-        with journal.changed:
+        with journal.lock:
             if self._is_done(posted) or context.closing:
                 return None  # another thread has carried it out
             if passes:
@@ -350,7 +350,7 @@ class CommandInbox(ObjectStruct):
         Within a hook on a posted message, the command is carried out after that message, and this
         method returns before.
         """
-        context, lock = self._context, self._context.journal.changed
+        context, lock = self._context, self._context.journal.lock
         with lock:
             self._outcomes = outcomes = {} if self._outcomes is None else self._outcomes
             outcome = outcomes.setdefault(key, _Outcome())

@@ -52,7 +52,7 @@ class Journal(ObjectStruct):
     """The journal of one open conversation. Thread-safe.
 
     Reads the store at once, unless its events and their fold are `_history`; takes the lease at the
-    first write. `changed` guards everything here and is notified of every append. `changed` is held
+    first write. `lock` guards everything here and is notified of every append. `lock` is held
     during the store's append, which it serialises, and during nothing else that can block.
     """
 
@@ -67,7 +67,7 @@ class Journal(ObjectStruct):
     observed: Observed | None = None
     owner: OwnerProcess = msgspec.field(default_factory=OwnerProcess)
     secrets: Secrets | None = None  # masked in all appended events
-    _changed: JournalLock = msgspec.field(default_factory=JournalLock)
+    _lock: JournalLock = msgspec.field(default_factory=JournalLock)
     closed: bool = False
     # an append was aborted (Ctrl-C, a failing disk) after it may have been written
     stale: bool = False
@@ -93,15 +93,15 @@ class Journal(ObjectStruct):
             (self.tail, self.fold), self._history = self._history, None
 
     @property
-    def changed(self) -> JournalLock:
+    def lock(self) -> JournalLock:
         """The lock. Raises `WrongProcess` in a fork, where a missing thread may hold it."""
         if not self.owner.here:
             self.owner.check(f"Conversation {self.id!r}")
-        return self._changed
+        return self._lock
 
     def acquire(self) -> None:
         """Take the lease if it is not held yet, and catch up. Raises `LeaseHeld`, or if closed."""
-        with self.changed:
+        with self.lock:
             if self.closed:
                 raise self.closed_error()
             if self.lease is None:
@@ -123,7 +123,7 @@ class Journal(ObjectStruct):
                 # again.
                 self._read()
                 self.stale = False
-                self.changed.notify_all()
+                self.lock.notify_all()
 
     def confirm(self) -> None:
         """Raise `Fenced` if another owner may have taken the lease; see `Store.confirm`."""
@@ -157,7 +157,7 @@ class Journal(ObjectStruct):
 
         The mark is in the store before the first process begins.
         """
-        with self.changed:
+        with self.lock:
             self.acquire()
             assert self.lease is not None
             if not self._process_mark:
@@ -168,7 +168,7 @@ class Journal(ObjectStruct):
 
     def commands(self) -> list[Posted]:
         """Return the inbox. Raises `Fenced` if the lease is lost."""
-        with self.changed:
+        with self.lock:
             return [] if self.lease is None or self.closed else self.store.commands(self.lease)
 
     def _read(self) -> None:
@@ -199,7 +199,7 @@ class Journal(ObjectStruct):
 
     def events_until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
         """Return the events up to `seq`. Thread-safe: existing events never change."""
-        with self.changed:
+        with self.lock:
             return tuple(self.events[:seq])
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
@@ -215,7 +215,7 @@ class Journal(ObjectStruct):
 
     def __enter__(self) -> Journal:
         """Begin an append: one transaction when the block ends, none at all if it raises."""
-        self.changed.acquire()
+        self.lock.acquire()
         try:
             if self._draft is not None:
                 raise ConversationBusy(
@@ -226,7 +226,7 @@ class Journal(ObjectStruct):
                 self.acquire()
             self._draft = ev.RecordedEvents()
         except BaseException:
-            self.changed.release()
+            self.lock.release()
             raise
         return self
 
@@ -241,8 +241,8 @@ class Journal(ObjectStruct):
                 self._append(self._draft or ev.RecordedEvents())
         finally:
             self._draft = self._draft_extras = None
-            self._changed.release()
-            if self.observed is not None and not self._changed.is_held():
+            self._lock.release()
+            if self.observed is not None and not self._lock.is_held():
                 self.observed.tell()
 
     @property
@@ -251,9 +251,9 @@ class Journal(ObjectStruct):
 
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
-        while self._changed.is_held():
+        while self._lock.is_held():
             self._draft = self._draft_extras = None
-            self._changed.release()
+            self._lock.release()
 
     def add(self, kind: type[E], id: str = "", **fields: Any) -> E:
         """Add the next event, with the next `seq`, the clock's `timestamp` and a new `id` if none
@@ -350,7 +350,7 @@ class Journal(ObjectStruct):
                 spending.confirm_written(batch.settlements)
         finally:
             # Ctrl-C may fall after the store's append: waiting threads must look again
-            self._changed.notify_all()
+            self._lock.notify_all()
 
     def summary(self, draft: Sequence[Any]) -> Summary:
         """Return the listing entry of the conversation once `draft` is written."""
@@ -411,7 +411,7 @@ class Journal(ObjectStruct):
 
     def output(self, call_id: str) -> ToolResult | None:
         """Return the whole result of a call; None if it has none. Thread-safe."""
-        with self.changed:
+        with self.lock:
             events = list(self.events)
         for event in reversed(events):
             if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id:
@@ -429,12 +429,12 @@ class Journal(ObjectStruct):
 
     def close(self) -> None:
         """Release the lease; every later append raises `ConversationClosed`. Idempotent."""
-        with self.changed:
+        with self.lock:
             self.closed = True
             if self._orphan_marks:
                 self._end_orphans()
             lease, self.lease = self.lease, None
-            self.changed.notify_all()
+            self.lock.notify_all()
             if lease is not None:  # under the lock: a thread that finds it closed may open it again
                 self.store.release(lease)
 

@@ -119,7 +119,7 @@ class Loop(ObjectStruct):
         context, journal = self.context, self.context.journal
         if journal.observed is not None:
             journal.observed.tell()
-        with journal.changed:
+        with journal.lock:
             while not context.closing:
                 if context.failure is not None:  # draining the inbox found that the lease was lost
                     raise context.failure.with_traceback(None)
@@ -143,8 +143,8 @@ class Loop(ObjectStruct):
                 if until_rest:
                     break
                 self.resting = True
-                journal.changed.notify_all()
-                journal.changed.wait(seconds_to_timer(journal))
+                journal.lock.notify_all()
+                journal.lock.wait(seconds_to_timer(journal))
             # before the lock is released; else a message would count on a loop that has decided
             # to end
             self.leave()
@@ -204,11 +204,11 @@ class Loop(ObjectStruct):
 
     def leave(self) -> None:
         """Record that this thread no longer drives. Idempotent."""
-        with self.context.journal.changed:
+        with self.context.journal.lock:
             if self.thread is threading.current_thread():
                 self.thread = None
                 self.resting = True
-                self.context.journal.changed.notify_all()
+                self.context.journal.lock.notify_all()
 
     # --- the agent that answers ---
 
@@ -240,7 +240,7 @@ class Loop(ObjectStruct):
     def _change_agent(self) -> None:
         """Carry out `Conversation.use`: append the `AgentConfigured` event of the next agent."""
         context, journal = self.context, self.context.journal
-        with journal.changed:
+        with journal.lock:
             agent, context.next_agent = context.next_agent, None
             before = context.own_agent
             if agent is None or context.closing:
@@ -264,7 +264,7 @@ class Loop(ObjectStruct):
         """Apply the tree limits of the conversation's own agent."""
         journal = self.context.journal
         above = None if self._parent is None else self._parent.spending
-        with journal.changed:
+        with journal.lock:
             journal.spending = spending_of(journal, self.context.own_agent.tree_limits, above)
 
     def _hands_over(self) -> bool:

@@ -115,7 +115,7 @@ class ModelCall(ObjectStruct):
         """Add the contributions of the agent's parts; return False if the model must not be
         asked now."""
         context, journal = self._context, self._context.journal
-        with journal.changed:
+        with journal.lock:
             contributed = self._contributed_seq
             token, last = context.token, journal.fold.last_seq
             # contributors are asked before every answer
@@ -137,7 +137,7 @@ class ModelCall(ObjectStruct):
             if not token:
                 self._stop_on(error)
             return False
-        with journal if additions else journal.changed:
+        with journal if additions else journal.lock:
             if not context.may_ask or token:
                 return False
             # contributors are asked again about events that arrived meanwhile
@@ -174,7 +174,7 @@ class ModelCall(ObjectStruct):
         """Journal changed parts of requests; return the call's cancellation, or None to stop it."""
         context, journal = self._context, self._context.journal
         new_head = self._changed_head()
-        with journal.changed:
+        with journal.lock:
             with journal:
                 if not context.may_ask or self._must_reconsider(contributes):
                     return None
@@ -245,7 +245,7 @@ class ModelCall(ObjectStruct):
             reservation = spending.begin(context.agent.llm, token, lambda: context.may_ask)
             if reservation is None:
                 return None  # paused, or an event arrived while it waited for room
-        with journal.changed:
+        with journal.lock:
             head = journal.fold.agent
             assert head is not None
             # An event since the lock was released may have stopped the run, too.

@@ -83,7 +83,7 @@ class UserQuestions(ObjectStruct):
         finally:
             for one in forget:
                 one()
-            with self._journal.changed:
+            with self._journal.lock:
                 (self._live or {}).pop(waiting.question.id, None)
         return waiting.values
 
@@ -153,7 +153,7 @@ class UserQuestions(ObjectStruct):
 
     def _end(self, waiting: _WaitingQuestion, reason: str, by: str = "holdfast") -> None:
         """Journal that there is no answer, unless there is one."""
-        with self._journal.changed:
+        with self._journal.lock:
             if waiting.settled:
                 return
             answered = False
@@ -179,7 +179,7 @@ class UserQuestions(ObjectStruct):
     def waiting(self, question_id: str | None) -> ev.Question:
         """Return the waiting question with that id; None means the only one. Raises
         `NotPending`, `ConfigurationError` if there are several."""
-        with self._journal.changed:
+        with self._journal.lock:
             return self._waiting_question(question_id).question
 
     def answer(

@@ -83,7 +83,7 @@ class RunContext(ObjectStruct):
 
     def cancel(self, token: Cancellation | None = None) -> None:
         """Cancel the running model call and tool calls; later ones are not affected."""
-        with self.journal.changed:
+        with self.journal.lock:
             token = self.token if token is None else token
             if token is self.token:
                 self.token = Cancellation()
@@ -97,18 +97,18 @@ class RunContext(ObjectStruct):
 
     def stop(self) -> None:
         """Begin nothing further, here and in the children, and cancel what runs."""
-        with self.journal.changed:
+        with self.journal.lock:
             self.closing = True
-            self.journal.changed.notify_all()
+            self.journal.lock.notify_all()
         if self.children is not None:
             self.children.stop()
         self.cancel()
 
     def fail(self, error: Exception) -> None:
         """Stop for good: events can no longer be journaled, so nothing further may happen."""
-        with self.journal.changed:
+        with self.journal.lock:
             first, self.failure = self.failure is None, self.failure or error
-            self.journal.changed.notify_all()
+            self.journal.lock.notify_all()
         self.cancel()
         if self.children is not None:  # the lease's new owner now has the children too
             self.children.stop()

@@ -129,7 +129,7 @@ class _Script:
         self._mode = toolbox.mode
         self._functions = toolbox.functions(context.agent.tools)
         self._tools = {one.tool.name: one.tool for one in self._functions.values()}
-        with self._journal.changed:
+        with self._journal.lock:
             answer = self._journal.fold.assistant
             assert answer is not None  # of which this call is
         self._time = answer.timestamp
@@ -266,7 +266,7 @@ class _Script:
 
     def _read(self) -> None:
         """Read the calls of this script and their results that were appended since."""
-        with self._journal.changed:
+        with self._journal.lock:
             events = self._journal.after(self._last_seq)
         for event in events:
             if type(event) is ev.DamagedEvent:
@@ -303,7 +303,7 @@ class _Script:
     def _advance(self) -> None:
         """Run or settle the calls whose turn it is. Raises `CallParked` if none can proceed."""
         before = self._last_seq
-        with self._journal.changed:
+        with self._journal.lock:
             now = self._journal.fold.nested(self._id)
             orphans = [item.call for item in now if item.attempt and not item.runner]
             ready = [item.call for item in now if item.ready]
@@ -376,7 +376,7 @@ class _Script:
             notes.append(
                 f"[Not run, because the script did not await it: {_named_calls(self._new)}]"
             )
-        with journal.changed:
+        with journal.lock:
             unsettled = [item for item in journal.fold.open.values() if item.parent == self._id]
         if not unsettled:
             return notes

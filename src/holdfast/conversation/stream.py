@@ -24,12 +24,12 @@ class StreamedJournal(Protocol):
     closed: bool
 
     @property
-    def changed(self) -> JournalLock:
+    def lock(self) -> JournalLock:
         """The lock, with a condition that is notified of every append."""
         ...
 
     def after(self, seq: int) -> Sequence[AnyEvent]:
-        """Return the events after `seq`. Needs the lock `changed`."""
+        """Return the events after `seq`. Needs the lock `lock`."""
         ...
 
 
@@ -106,15 +106,15 @@ class EventStream:
             pass  # another thread drives the conversation: follow that one
         except BaseException as error:
             self._error = error
-        with self._journal.changed:
+        with self._journal.lock:
             self._runs = False
-            self._journal.changed.notify_all()
+            self._journal.lock.notify_all()
 
     def take_delta(self, delta: Delta) -> None:
         """Queue a delta behind the events that are in the journal now."""
-        with self._journal.changed:
+        with self._journal.lock:
             self._deltas.append((self._journal.fold.last_seq, delta))
-            self._journal.changed.notify_all()
+            self._journal.lock.notify_all()
 
     def __iter__(self) -> EventStream:
         return self
@@ -135,14 +135,14 @@ class EventStream:
 
     def _next(self) -> AnyEvent | Delta | None:
         """Wait for the next event or delta and return it; None at the end."""
-        with self._journal.changed:
+        with self._journal.lock:
             while not self._ended:
                 item = self._take()
                 if item is not None:
                     return item
                 self._ended = self._is_over() or self._ends()
                 if not self._ended:
-                    self._journal.changed.wait()
+                    self._journal.lock.wait()
         return None
 
     def _take(self) -> AnyEvent | Delta | None:
@@ -163,7 +163,7 @@ class EventStream:
 
     def close(self) -> None:
         """Interrupt the run if it has not ended. Idempotent."""
-        with self._journal.changed:
+        with self._journal.lock:
             over = self._ended or self._is_over()
         self._delta_source.forget(self._listener)
         if not over:

@@ -66,7 +66,7 @@ def generate_title(
     model are counted. Raises `ConfigurationError` without a message, and the errors of
     `make_title`."""
     journal = context.journal
-    with journal.changed:
+    with journal.lock:
         events = list(journal.events)
     texts = (
         event.text

@@ -124,7 +124,7 @@ def _assess(
 
 def _history(journal: Journal) -> list[ToolCall]:
     """Return the calls of all answers so far."""
-    with journal.changed:
+    with journal.lock:
         return [
             call
             for event in journal.events
@@ -135,7 +135,7 @@ def _history(journal: Journal) -> list[ToolCall]:
 
 def _user_text(journal: Journal) -> str:
     """Return the user's last messages, the latest at the end."""
-    with journal.changed:
+    with journal.lock:
         events = journal.tail[-_MAX_SCANNED_EVENTS:]
     texts = [
         event.text

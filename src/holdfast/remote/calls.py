@@ -111,20 +111,20 @@ class ClientCalls:
     def use(self, agent: Agent, head_seq: int) -> None:
         """Run the calls of later `AgentConfigured` events than `head_seq` with the tools of
         `agent`."""
-        with self._copy.changed:
+        with self._copy.lock:
             self._earlier.append((head_seq, self._agent))
             self._agent = agent
 
     def undo_use(self) -> None:
         """Take the last `use` back."""
-        with self._copy.changed:
+        with self._copy.lock:
             _, self._agent = self._earlier.pop()
 
     def _agent_of(self, call: ToolCall) -> Agent:
         """Return the agent that made the call."""
         if not self._earlier:
             return self._agent
-        with self._copy.changed:
+        with self._copy.lock:
             events = self._copy.until(int(call.id.partition(".")[0]))
             heads = (event.seq for event in reversed(events) if type(event) is ev.AgentConfigured)
             seq = next(heads, 0)
@@ -134,7 +134,7 @@ class ClientCalls:
         """Start offered calls, and cancel calls that are no longer wanted. Does not block."""
         copy = self._copy
         stale: list[Cancellation] = []
-        with copy.changed:
+        with copy.lock:
             fold = copy.fold
             for call_id, token in self._running.items():
                 item = fold.open.get(call_id)
@@ -180,10 +180,10 @@ class ClientCalls:
     def _work(self) -> None:
         inside.set((*inside.get(), self._copy.mark))
         while True:
-            with self._copy.changed:
+            with self._copy.lock:
                 if not self._queue:
                     self._threads.discard(threading.current_thread())
-                    self._copy.changed.notify_all()
+                    self._copy.lock.notify_all()
                     on_idle = None if self._threads else self._on_idle
                     break
                 call = self._queue.pop(0)
@@ -196,11 +196,11 @@ class ClientCalls:
                 what = "conversation %s: call %s failed in its client"
                 _log.exception(what, self._copy.id, call.id)
                 done = True
-            with self._copy.changed:
+            with self._copy.lock:
                 self._running.pop(call.id, None)
                 if done:
                     self._done.add(call.id)
-                self._copy.changed.notify_all()
+                self._copy.lock.notify_all()
         if on_idle is not None:
             on_idle()
 
@@ -228,7 +228,7 @@ class ClientCalls:
             return True
         except HoldfastError as error:
             if type(error) is not StoreError:
-                with self._copy.changed:
+                with self._copy.lock:
                     self._refused_at_seq[call.id] = self._copy.fold.last_seq
             what = "conversation %s: call %s is not run by this client: %s"
             _log.info(what, self._copy.id, call.id, error)
@@ -288,7 +288,7 @@ class ClientCalls:
             return None
 
     def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
-        with self._copy.changed:
+        with self._copy.lock:
             self._cleanups.setdefault(key, cleanup)
 
     def _post_result(self, path: str, call: ToolCall, result: ToolResult, duration: float) -> None:
@@ -321,13 +321,13 @@ class ClientCalls:
 
     def close_when_idle(self, on_idle: Callable[[], None]) -> bool:
         """Start no call, and call `on_idle` after the last one; return False if none runs."""
-        with self._copy.changed:
+        with self._copy.lock:
             if self._threads:
                 self.closing, self._on_idle = True, on_idle
             return bool(self._threads)
 
     def cancel(self) -> None:
-        with self._copy.changed:
+        with self._copy.lock:
             tokens = list(self._running.values())
         for token in tokens:
             token.cancel()
@@ -336,12 +336,12 @@ class ClientCalls:
         """Cancel and await the running calls, then clean up. Return the threads that still run."""
         self.closing = True
         self.cancel()
-        with self._copy.changed:
+        with self._copy.lock:
             current = threading.current_thread()
             while (running := self._threads - {current}) and (
                 seconds := deadline - time.monotonic()
             ) > 0:
-                self._copy.changed.wait(seconds)
+                self._copy.lock.wait(seconds)
             self._ended.cancel()
             cleanups, self._cleanups = [*reversed(self._cleanups.values())], {}
         for cleanup in cleanups:

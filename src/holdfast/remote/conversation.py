@@ -328,7 +328,7 @@ class RemoteConversation(ConversationInterface):
         keeps it up to date, so reading it often is cheap."""
         self._here.follow()
         copy = self._copy
-        with copy.changed:
+        with copy.lock:
             return ConversationState.of(self.id, self._status(), copy.fold.copy(), copy.until)
 
     @property
@@ -353,7 +353,7 @@ class RemoteConversation(ConversationInterface):
         """The output as an object of the local agent's `output_type`, like
         `Conversation.output`. Without an agent, the JSON value."""
         self._here.follow()
-        with self._copy.changed:
+        with self._copy.lock:
             seq, value = self._copy.fold.output.seq, self._copy.fold.output.value
         return (
             typed_output(None if self.agent is None else self.agent.output, value) if seq else None
@@ -452,7 +452,7 @@ class RemoteConversation(ConversationInterface):
     def _subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
         self._check_open()
         self._here.follow()
-        with self._copy.changed:
+        with self._copy.lock:
             after = self._copy.fold.last_seq if after_seq is None else after_seq
             subscription = Subscription(cast("Any", self._copy), callback, after)
             self._subscriptions.append(subscription)
@@ -496,13 +496,13 @@ class RemoteConversation(ConversationInterface):
         self._finish(deadline)
 
     def _finish(self, deadline: float) -> None:
-        with self._copy.changed:
+        with self._copy.lock:
             if self._closed:
                 return
             self._closed = True
         self._run.stop_once(deadline)
         self._here.close(deadline)
-        with self._copy.changed:
+        with self._copy.lock:
             subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close(max(0.1, deadline - time.monotonic()))

@@ -61,17 +61,17 @@ class StreamFollower:
 
     def listen(self, listener: Callable[[Delta], None]) -> None:
         """Pass deltas that arrive from now on to `listener` as well."""
-        with self._copy.changed:
+        with self._copy.lock:
             self._delta_listeners += (listener,)
 
     def forget(self, listener: Callable[[Delta], None]) -> None:
         """Stop passing deltas to `listener`. Idempotent."""
-        with self._copy.changed:
+        with self._copy.lock:
             self._delta_listeners = tuple(one for one in self._delta_listeners if one != listener)
 
     def start(self) -> None:
         """Begin to follow. Idempotent."""
-        with self._copy.changed:
+        with self._copy.lock:
             if self.thread is not None or self._stopping:
                 return
             name = f"holdfast-follower-{self._copy.id}"
@@ -119,9 +119,9 @@ class StreamFollower:
     def _give_up(self, error: HoldfastError) -> None:
         if not self._stopping:
             _log.error("conversation %s can no longer be followed: %s", self._copy.id, error)
-        with self._copy.changed:
+        with self._copy.lock:
             self.error = error
-            self._copy.changed.notify_all()
+            self._copy.lock.notify_all()
         self._on_events()
 
     def _follow(self) -> None:

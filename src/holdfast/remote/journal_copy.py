@@ -25,7 +25,7 @@ PAGE_EVENTS = 1000  # events per request
 class JournalCopy:
     """A copy of a journal, dense from event 1 even if events arrive twice or out of order.
 
-    Thread-safe; `changed` is notified of every event and of the end. `client` is this client's name
+    Thread-safe; `lock` is notified of every event and of the end. `client` is this client's name
     at the server. `mark` marks the threads of the conversation, in which no method may wait for it.
     """
 
@@ -37,7 +37,7 @@ class JournalCopy:
         self.client = client
         self.path = conversation_path(id)
         self.mark = hash((server.address, id))
-        self.changed = JournalLock()
+        self.lock = JournalLock()
         self.closed = False
         self.fold = Fold()
         self._events: list[ev.AnyEvent] = []
@@ -61,7 +61,7 @@ class JournalCopy:
 
     def take(self, events: Sequence[ev.AnyEvent]) -> bool:
         """Add the events that follow; return False if events between are missing."""
-        with self.changed:
+        with self.lock:
             last = before = self.fold.last_seq
             for event in events:
                 if event.seq == last + 1:
@@ -71,7 +71,7 @@ class JournalCopy:
                 elif event.seq > last:
                     break
             if last != before:
-                self.changed.notify_all()
+                self.lock.notify_all()
             return not events or events[-1].seq <= last
 
     def catch_up(self, timeout: float | None = None) -> None:
@@ -125,12 +125,12 @@ class JournalCopy:
 
     def until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
         """Return the events up to `seq`. Thread-safe: existing events never change."""
-        with self.changed:
+        with self.lock:
             return tuple(self._events[:seq])
 
     def find(self, event_id: str, after: int) -> ev.AnyEvent | None:
         """Return the event of that id after seq `after`, None if it has not arrived."""
-        with self.changed:
+        with self.lock:
             return next((event for event in self._events[after:] if event.id == event_id), None)
 
 

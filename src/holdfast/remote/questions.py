@@ -43,7 +43,7 @@ class ClientQuestions:
         """Ask the new questions in the journal. Does not block."""
         if self._function is None:
             return
-        with self._copy.changed:
+        with self._copy.lock:
             for item in self._copy.fold.open.values():
                 for question in item.questions:
                     if question.id not in self._question_ids:
@@ -103,7 +103,7 @@ class ClientQuestions:
         schema = None if question.schema is None else check_form(question.schema)
         if self._function is None:
             return None
-        with self._copy.changed:
+        with self._copy.lock:
             self._own_questions += 1
             id = f"{question.call_id}?{self._own_questions}"
         texts = clean(question.message), schema, clean(question.url), clean(question.asker)

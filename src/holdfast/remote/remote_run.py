@@ -84,9 +84,9 @@ class RemoteRun:
                 interrupt()
             raise
         finally:
-            with self._copy.changed:
+            with self._copy.lock:
                 self._runner = None
-                self._copy.changed.notify_all()
+                self._copy.lock.notify_all()
 
     def check_not_inside(self, method: str) -> None:
         """Raise `ConversationBusy` on a thread of the conversation itself."""
@@ -100,8 +100,8 @@ class RemoteRun:
         `close` sends its own request after the answer, since the server may carry out two requests
         at once in any order.
         """
-        changed, thread = self._copy.changed, threading.current_thread()
-        with changed:
+        lock, thread = self._copy.lock, threading.current_thread()
+        with lock:
             if self._copy.closed:
                 return False
             self.drives = True
@@ -114,14 +114,14 @@ class RemoteRun:
                 raise
             return False
         finally:
-            with changed:
+            with lock:
                 self._beginning.discard(thread)
-                changed.notify_all()
+                lock.notify_all()
 
     def join(self, timeout: float | None) -> None:
         """Do `wait` on a thread that does not know if the copy is up to date."""
         self.check_not_inside("wait")
-        with self._copy.changed:
+        with self._copy.lock:
             resting = self._is_over()
         # The stream brings the end of a run. The end in an old copy may be that of another run.
         self._here.follow(catch_up=resting)
@@ -136,13 +136,13 @@ class RemoteRun:
         copy = self._copy
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
-            with copy.changed:
+            with copy.lock:
                 seq, poll = copy.fold.last_seq, time.monotonic() + _STATUS_POLL_SECONDS
                 while not self._is_over():
                     seconds = min(deadline, poll) - time.monotonic()
                     if seconds <= 0:
                         break
-                    copy.changed.wait(seconds)
+                    copy.lock.wait(seconds)
                 else:
                     return
             if time.monotonic() >= deadline:
@@ -178,12 +178,12 @@ class RemoteRun:
     def end(self, stop: bool) -> bool:
         """Close the copy; with `stop` let `stop_once` stop a run that this client has started.
         Return False if it was closed before."""
-        with self._copy.changed:
+        with self._copy.lock:
             if self._copy.closed:
                 return False
             self._stops = stop and self.drives
             self._copy.closed = True
-            self._copy.changed.notify_all()
+            self._copy.lock.notify_all()
         return True
 
     def stop_once(self, deadline: float) -> None:
@@ -205,6 +205,6 @@ class RemoteRun:
 
     def _wait_for(self, condition: Callable[[], bool], deadline: float) -> None:
         """Wait for a condition of this program's own threads until the deadline."""
-        with self._copy.changed:
+        with self._copy.lock:
             while not condition() and (seconds := deadline - time.monotonic()) > 0:
-                self._copy.changed.wait(seconds)
+                self._copy.lock.wait(seconds)

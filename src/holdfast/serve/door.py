@@ -104,7 +104,7 @@ class LocalSession:
     def pending(self) -> tuple[PendingItem, ...]:
         """Return all pending items of the conversation and of its descendants."""
         journal, awaits = self._hosting.journal, self._hosting.questions.awaits
-        with journal.changed:
+        with journal.lock:
             items = pending_items(journal.fold, awaits)
         return (*items, *asked_below(self._hosting))
 
@@ -112,7 +112,7 @@ class LocalSession:
         """Return where the conversation is now; the reason is `ended` while it has work."""
         below = asked_below(self._hosting)
         journal, awaits = self._hosting.journal, self._hosting.questions.awaits
-        with journal.changed:
+        with journal.lock:
             fold = journal.fold
             return rest_of(fold, fold.last_seq, fold.has_new_message, below, awaits)
 
@@ -120,7 +120,7 @@ class LocalSession:
         """Return True if the conversation waits for its user, or did when its process died: the
         next turn asks such a question anew."""
         journal = self._hosting.journal
-        with journal.changed:
+        with journal.lock:
             return waits(journal.fold) or bool(pending_items(journal.fold))
 
     def execute(self, *commands: TurnCommand) -> None:
@@ -184,11 +184,11 @@ class LocalSession:
                 yield cast("TurnItem", item)
             if isinstance(item, CallProgress):  # so calls say what their conversations wait for
                 below[:] = asked_below(hosting, decided)
-        with journal.changed:
+        with journal.lock:
             ended = journal.closed or stop.is_set()
         if not ended:
             below[:] = asked_below(hosting, decided)
-        with journal.changed:
+        with journal.lock:
             yield rest_of(journal.fold, seq, ended, below, awaits)
 
     def _run(self) -> None:
@@ -229,8 +229,8 @@ class LocalSession:
                     return
         finally:
             stop.set()
-            with self._hosting.journal.changed:
-                self._hosting.journal.changed.notify_all()
+            with self._hosting.journal.lock:
+                self._hosting.journal.lock.notify_all()
 
 
 class LocalDoor:

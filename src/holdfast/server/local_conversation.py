@@ -185,7 +185,7 @@ class LocalConversation:
         """Return a copy of the journal's fold; None if it is not in this process. Questions of a
         process that has died are not in it: their calls ask again."""
         hosting = self._conversation.hosting
-        with hosting.journal.changed:
+        with hosting.journal.lock:
             if hosting.journal.closed:
                 return None
             folded = hosting.journal.fold.copy()
@@ -200,7 +200,7 @@ class LocalConversation:
     def offers(self) -> list[OfferedCall]:
         """Return the calls that are offered to clients or claimed by them."""
         journal, tools = self._conversation.hosting.journal, self.report.agent.tools
-        with journal.changed:
+        with journal.lock:
             offers = [(offer.effective, offer.runner) for offer in journal.fold.offers]
         return [
             OfferedCall(
