@@ -122,3 +122,21 @@ def test_each_api_gets_the_plain_schema_and_calls_are_checked_by_the_whole(style
     assert manager.run(ToolCall("1.0", "find", {"id": "x", "slug": "y"})).is_error
     (mcp,) = manager.get_llm_definitions(style="mcp")
     assert mcp["inputSchema"]["oneOf"] == schema["oneOf"]
+
+
+def test_references_that_repeat_and_chains_of_them_are_bounded() -> None:
+    def references(place: int) -> list[dict[str, str]]:
+        return [{"$ref": f"#/$defs/A{place % 40}"}] * 30
+
+    width = {f"A{i}": {"allOf": references(i + 1), "anyOf": references(i + 2)} for i in range(40)}
+    assert for_models({"$ref": "#/$defs/A0", "$defs": width})["type"] == "object"
+    chain = {f"A{i}": {"allOf": [{"$ref": f"#/$defs/A{i + 1}"}]} for i in range(3_000)}
+    assert for_models({"$ref": "#/$defs/A0", "$defs": chain})["type"] == "object"
+
+
+@pytest.mark.parametrize("wrong", [None, True, "x", 1, [], {}, [None], {"a": True}])
+def test_keywords_with_wrong_values_are_passed_over(wrong: Any) -> None:
+    for key in ("$ref", "allOf", "anyOf", "oneOf", "then", "dependentSchemas"):
+        schema = {key: wrong, "properties": {"a": wrong}, "required": wrong}
+        assert for_models({**schema, "not": {}})["type"] == "object"
+        assert for_models({"allOf": [schema, schema]})["type"] == "object"

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from holdfast.tools.json_values import as_list
+from holdfast.tools.json_values import as_list, as_object
 from holdfast.tools.names import word_set
 from holdfast.tools.schema import map_schemas
 
@@ -36,15 +36,16 @@ def for_models(schema: dict[str, Any]) -> dict[str, Any]:
 def _with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for branch in _branches(schema, schema):
-        for name, one in branch.get("properties", {}).items():
+        for name, one in as_object(branch.get("properties")).items():
             earlier = properties.setdefault(name, one)
             if earlier != one:
-                choices = earlier["anyOf"] if earlier.keys() == {"anyOf"} else [earlier]
+                is_choice = as_object(earlier).keys() == {"anyOf"}
+                choices = as_list(earlier["anyOf"]) if is_choice else [earlier]
                 merged = choices if one in choices else [*choices, one]
                 properties[name] = {"anyOf": merged}
     plain = {key: value for key, value in schema.items() if key not in _NOT_AT_ROOT}
     plain |= {"type": "object", "properties": properties}
-    if required := list(dict.fromkeys(_required(schema, schema, 0))):
+    if required := list(_required(schema, schema, {})):
         plain["required"] = required
     rules = json.dumps({key: value for key, value in schema.items() if key in _NOT_AT_ROOT})
     if len(rules) <= _MAX_NOTE_CHARS:
@@ -64,22 +65,28 @@ def _branches(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[dict[str
         yield one
         inner = [_target(one.get("$ref"), root)]
         inner += [branch for key in _BRANCHES for branch in as_list(one.get(key))]
-        inner += (one.get("dependentSchemas") or {}).values()
+        inner += as_object(one.get("dependentSchemas")).values()
         pending += [branch for branch in inner if isinstance(branch, dict)]
 
 
-def _required(schema: Any, root: dict[str, Any], level: int) -> list[str]:
-    """Return the names that a schema requires in every case."""
-    if not isinstance(schema, dict) or level > 8:  # references may form a circle
-        return []
+def _required(
+    schema: Any, root: dict[str, Any], names_by_id: dict[int, dict[str, None]]
+) -> dict[str, None]:
+    """Return the names that a schema requires in every case, in order. `names_by_id` has those of
+    earlier schemas: references may repeat, and may form a circle."""
+    if not isinstance(schema, dict):
+        return {}
     one = cast("dict[str, Any]", schema)
-    names: list[str] = [*one.get("required", [])]
+    if id(one) in names_by_id or len(names_by_id) >= _MAX_BRANCHES:
+        return names_by_id.get(id(one), {})
+    names = names_by_id[id(one)] = dict.fromkeys(map(str, as_list(one.get("required", []))))
     for inner in (_target(one.get("$ref"), root), *as_list(one.get("allOf"))):
-        names += _required(inner, root, level + 1)
+        names.update(_required(inner, root, names_by_id))
     for key in ("anyOf", "oneOf"):
-        choices = [_required(inner, root, level + 1) for inner in as_list(one.get(key))]
+        choices = [_required(inner, root, names_by_id) for inner in as_list(one.get(key))]
         if choices:
-            names += [name for name in choices[0] if all(name in other for other in choices)]
+            in_all = [name for name in choices[0] if all(name in other for other in choices)]
+            names.update(dict.fromkeys(in_all))
     return names
 
 
