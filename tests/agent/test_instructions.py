@@ -198,7 +198,9 @@ def test_a_changed_file_is_a_new_agent_event_when_the_conversation_is_opened_aga
 
 
 def test_a_line_that_names_a_file_stands_for_that_file(repo: Path) -> None:
-    write(repo / "CLAUDE.md", "@AGENTS.md\n\nWrite to me@AGENTS.md.\n- @docs/style.md\n@CLAUDE.md")
+    claude = "@AGENTS.md\n\nWrite to me@AGENTS.md.\n- @docs/style.md\n@CLAUDE.md\n@.env"
+    write(repo / "CLAUDE.md", claude)
+    write(repo / ".env", "TOKEN=1")
     write(repo / "docs/style.md", "Short lines.\n@../AGENTS.md\n@missing.md\n@../../AGENTS.md")
     (text,) = [text for _, text in Instructions.read(repo, ["CLAUDE.md"]).in_prompt()]
     assert text.partition("\n\n")[2].splitlines() == [
@@ -210,6 +212,7 @@ def test_a_line_that_names_a_file_stands_for_that_file(repo: Path) -> None:
         "@missing.md",
         "@../../AGENTS.md",  # outside of the repository
         "@CLAUDE.md",
+        "@.env",  # may hold secrets
     ]
 
 

@@ -120,8 +120,10 @@ class Instructions(Data, frozen=True):
         )
 
 
-# A line of its own; within a line `@path` may be anything, such as an address.
-_IMPORT = re.compile(r"^(?:[-*] )?@(\.?[\w./-]+)[ \t]*$", re.MULTILINE)
+# A line of its own; within a line `@path` may be anything, such as an address. Texts alone: a file
+# with settings may hold secrets, and a prompt is sent without a decision.
+_IMPORT = re.compile(r"^(?:[-*] )?@(\.?[\w./-]+\.(?:md|mdc|txt))[ \t]*$", re.MULTILINE)
+_MAX_IMPORTS = 50
 
 
 def _with_imports(root: Path, path: Path, imported: set[Path]) -> str:
@@ -131,7 +133,7 @@ def _with_imports(root: Path, path: Path, imported: set[Path]) -> str:
     def text_of(match: re.Match[str]) -> str:
         try:
             other = (path.parent / match[1]).resolve()
-            if root not in other.parents or other in imported:
+            if root not in other.parents or other in imported or len(imported) > _MAX_IMPORTS:
                 return match[0]
             return _with_imports(root, other, imported)
         except (OSError, ValueError, RuntimeError):  # no file, or none of text
