@@ -282,7 +282,7 @@ def test_a_close_cancels_a_title_that_takes_too_long(store: Store) -> None:
 def test_a_title_is_written_on_request(store: Store) -> None:
     llm = ScriptedLLM(["Done.", "Named"])
     with Conversation(Agent(llm), store, "c") as conversation:
-        with pytest.raises(ConfigurationError, match="there is none"):
+        with pytest.raises(ConfigurationError, match="the conversation has none"):
             conversation.write_title()
         conversation.send_message("Fix the dates")
         conversation.run()
