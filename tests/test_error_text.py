@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BeforeValidator
 
 import holdfast
-from holdfast import Agent, Conversation, Goal, Hook, ScriptedLLM, tool
+from holdfast import Agent, Conversation, Goal, Hook, ScriptedLLM, Tool, tool
 from holdfast import events as ev
 from holdfast.agent.confirmation import decided
 from holdfast.agent.risk import Risk, Surroundings, assess_call
-from holdfast.content import ToolCall
+from holdfast.content import ToolCall, text_of
 from holdfast.error_text import describe_error, typed_text
 from holdfast.errors import ToolError
 from holdfast.tools import ToolManager
@@ -137,3 +138,17 @@ def test_a_delegate_that_ends_on_an_error_without_a_text_says_so_to_its_parent()
     call = ("delegate", {"agent": "worker", "task": "work"})
     parent = Agent(ScriptedLLM([[call], "done"]), delegates={"worker": child})
     assert any("TimeoutError (no message)" in text for text in texts(parent))
+
+
+def refuse(value: object) -> int:
+    raise RuntimeError("x" * 1_000_000)
+
+
+def double(number: Annotated[int, BeforeValidator(refuse)]) -> int:
+    return number * 2
+
+
+def test_the_text_of_a_validator_s_error_is_bounded() -> None:
+    result = ToolManager([Tool.from_function(double)]).run(ToolCall("c", "double", {"number": 1}))
+    assert result.is_error
+    assert 5_000 < len(text_of(result.content)) < 20_000

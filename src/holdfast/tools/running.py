@@ -70,7 +70,9 @@ def checked_arguments(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
         raise validation_error(tool.name, tool.input_schema, [TOO_DEEP]) from None
     except Exception as error:  # of the tool's schema or types, which a retry cannot repair
         raise ToolError(
-            f"{tool.name!r} was not run: {describe_error(error)}", retryable=False, max_retries=0
+            f"{tool.name!r} was not run: {cut(describe_error(error), _MAX_MESSAGE_CHARS)}",
+            retryable=False,
+            max_retries=0,
         ) from error
 
 
