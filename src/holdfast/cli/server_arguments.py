@@ -143,7 +143,7 @@ TOOLS = CommandLine(
     "list, describe, call and check an agent's tools",
     """\
 List, describe, call and check an agent's tools from the shell: the tools of a
-tool config (YAML or JSON: functions, MCP servers, A2A agents, builtins,
+tool config (YAML, JSON or TOML: functions, MCP servers, A2A agents, builtins,
 skills) or, without --config, the builtin tools that work in a folder.
 
   list             every tool: name, service, first line of its description
